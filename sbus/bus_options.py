@@ -181,7 +181,7 @@ OPTIONS: Final = (
     ),
     _choice(
         "order",
-        *("queue", "stack", "random"),
+        *("queue", "stack", "random", "latest"),
         text="How a backlog is sent: oldest first, newest first, largest first.",
         reload=Reload.ALWAYS,
     ),

@@ -133,10 +133,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Total size of one user's patterns, counted as for `client_subscription_bytes_max`."""
     user_backlog_bytes_max: Reloadable[NotNegative] = 64 * 1024 * 1024
     """Bytes kept for all of one user's clients, each message as its length and 64 of overhead, and
-    192 more once it is sorted for `order/random`: several clients at their own limit. As much again
-    may have been read from them and wait to be processed; then the bus reads no further of this
-    user's clients. And as much again the kernel may keep for them in large socket buffers; then
-    they have small ones."""
+    192 more once it is sorted for `order/random` or has its key for `order/latest`: several clients
+    at their own limit. As much again may have been read from them and wait to be processed; then
+    the bus reads no further of this user's clients. And as much again the kernel may keep for them
+    in large socket buffers; then they have small ones."""
     user_match_steps_max: Reloadable[NotNegative] = 512
     """Steps that a match may take because of one user's patterns: one for each different beginning
     of their shapes (`routing/shapes.py`), counted in each worker that serves such a client. A step

@@ -26,7 +26,7 @@ enum { /* places in the statistics of a worker; those of latencies are given to 
     UNDELIVERED_BYTES = 6,
     ROUTE_LOOKUPS = 10,
     LATENCY_SUM_US = 12,
-    DROPPED_FAN_OUT = 18,
+    DROPPED_FAN_OUT = 20,
 };
 enum { FIRST_BOUND_BITS = 4, BYTES_PER_UNIT = 4096, WORD_BYTES = 4, EVENTS_PER_POLL = 256 };
 enum { /* of sends; see send_times.py */

@@ -25,7 +25,7 @@ class Latency(msgspec.Struct, frozen=True):
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     """The traffic of a worker or of the whole bus. In messages and in bytes of packets,
-    accepted = delivered + discarded + undelivered + backlog."""
+    accepted = delivered + discarded + replaced + undelivered + backlog."""
 
     messages_in: int
     """Published; refused messages do not count."""
@@ -39,6 +39,9 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     discarded: dict[str, int]
     """By reason, see `DROP_REASONS`."""
     discarded_bytes: int
+    replaced: int = 0
+    """By newer messages of the same key, in backlogs in order `latest`."""
+    replaced_bytes: int = 0
     undelivered: int
     """Were in the backlog of a client that left or was disconnected."""
     undelivered_bytes: int
@@ -153,6 +156,8 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
     delivered: int
     delivered_bytes: int
     discarded: int
+    replaced: int = 0
+    """In its backlog, by newer messages of the same key."""
     backlog: int
     backlog_bytes: int
     socket_bytes: int

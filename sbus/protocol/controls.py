@@ -41,11 +41,13 @@ class Hard(Enum):
 
 
 class BacklogOrder(Enum):
-    """How a backlog is sent: oldest first, newest first, or largest first."""
+    """How a backlog is sent: oldest first, newest first, largest first, or oldest first with only
+    the newest message of each key."""
 
     QUEUE = "queue"
     STACK = "stack"
     RANDOM = "random"
+    LATEST = "latest"
 
 
 class FloodControl(msgspec.Struct, frozen=True, kw_only=True):

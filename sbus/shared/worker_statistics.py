@@ -5,7 +5,7 @@ memory before it sleeps and about every millisecond while it is busy. Reading ne
 one consistent state of that worker, unless the copy is made at the same time. A new worker goes on
 with the counters of its place, so they only grow.
 
-    accepted = delivered + dropped + undelivered + backlog      in messages and in bytes
+    accepted = delivered + dropped + replaced + undelivered + backlog   in messages and in bytes
 
 `delivered` is not counted: it follows from this equation.
 """
@@ -32,7 +32,10 @@ ROUTE_MISSES = 11
 LATENCY_SUM_US = 12
 SLOW_SENDS = 13
 """Timed sends that were charged to the recipient's user."""
-DROPPED = 14
+REPLACED = 14
+"""By newer messages of the same key, in backlogs."""
+REPLACED_BYTES = 15
+DROPPED = 16
 """From here on, one for each reason, in the order of `DROP_REASONS`."""
 REFUSED = DROPPED + len(DROP_REASONS)
 """Likewise for each code in `PACKET_CODES`."""
@@ -62,6 +65,8 @@ _COUNTERS: Mapping[str, int] = {
     "route_misses": ROUTE_MISSES,
     "latency_sum_us": LATENCY_SUM_US,
     "slow_sends": SLOW_SENDS,
+    "replaced": REPLACED,
+    "replaced_bytes": REPLACED_BYTES,
     **{f"dropped.{reason}": at for reason, at in DROPPED_AT.items()},
     **{f"refused.{code}": at for code, at in _REFUSED_AT.items()},
     **{f"latency.{bound}": LATENCY + at for at, bound in enumerate(LATENCY_BOUNDS_US)},

@@ -27,12 +27,13 @@ def assert_balanced(traffic: dict[str, Any]) -> None:
     """The ledger, in messages and in bytes."""
     assert traffic["accepted"] == sum(
         (
-            *(traffic["delivered"], traffic["undelivered"], traffic["backlog"]),
+            *(traffic[it] for it in ("delivered", "replaced", "undelivered", "backlog")),
             *traffic["discarded"].values(),
         )
     )
     assert traffic["accepted_bytes"] == sum(
-        traffic[f"{what}_bytes"] for what in ("delivered", "discarded", "undelivered", "backlog")
+        traffic[f"{what}_bytes"]
+        for what in ("delivered", "discarded", "replaced", "undelivered", "backlog")
     )
 
 

@@ -39,6 +39,8 @@ def traffic(**changes: Any) -> Traffic:
         "delivered_bytes": 23_000_000,
         "discarded": {"soft": 12, "hard": 700, "quota": 0, "unheld": 3},
         "discarded_bytes": 300_000,
+        "replaced": 2,
+        "replaced_bytes": 700,
         "undelivered": 4,
         "undelivered_bytes": 1_000,
         "backlog": 6,

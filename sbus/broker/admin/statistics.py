@@ -203,6 +203,7 @@ def _traffic(words: Words, subscriptions: int) -> Traffic:
     discarded_bytes = words[counter.DROPPED_BYTES]
     undelivered, undelivered_bytes = words[counter.UNDELIVERED], words[counter.UNDELIVERED_BYTES]
     backlog, backlog_bytes = words[counter.IN_BACKLOG], words[counter.IN_BACKLOG_BYTES]
+    replaced, replaced_bytes = words[counter.REPLACED], words[counter.REPLACED_BYTES]
     discarded = words[counter.DROPPED : counter.REFUSED]
     refused = zip(PACKET_CODES, words[counter.REFUSED : counter.LATENCY], strict=True)
     return Traffic(
@@ -210,10 +211,14 @@ def _traffic(words: Words, subscriptions: int) -> Traffic:
         bytes_in=words[counter.BYTES_IN],
         accepted=accepted,
         accepted_bytes=accepted_bytes,
-        delivered=accepted - sum(discarded) - undelivered - backlog,
-        delivered_bytes=accepted_bytes - discarded_bytes - undelivered_bytes - backlog_bytes,
+        delivered=accepted - sum(discarded) - replaced - undelivered - backlog,
+        delivered_bytes=(
+            accepted_bytes - discarded_bytes - replaced_bytes - undelivered_bytes - backlog_bytes
+        ),
         discarded=dict(zip(DROP_REASONS, discarded, strict=True)),
         discarded_bytes=discarded_bytes,
+        replaced=replaced,
+        replaced_bytes=replaced_bytes,
         undelivered=undelivered,
         undelivered_bytes=undelivered_bytes,
         backlog=backlog,

@@ -3,6 +3,8 @@
     queue     oldest first                          O(1)
     stack     newest first                          O(1)
     random    largest first, then oldest            O(log n), once it is sorted
+    latest    oldest first; a message takes the     O(1), once it has its key
+              place of the one with the same key
 
 A *control message* keeps its place: what was accepted before it is sent before it, what comes later
 after it. So a backlog is a row of sections; each but the last is ended by a control message. An
@@ -15,27 +17,27 @@ comes first, and so does what was missing when such an order was chosen.
     messages = Σ len(section);  bytes = Σ len(packet)
     every section but the last ends in a control message:  controls = sections - 1
     order ≠ queue  ⇒  no section has a gap
-    what is sorted by size was put into its section before what is not
     gap positions of a section are strictly increasing, each between the number of messages sent
     from it and the number ever put in it
 
-A change of order costs nothing, so a client may flip it as it likes. With `random`, the messages to
-be sent next are sorted by size in pieces, by turns in which they could be sent, and stay sorted.
+A change of order costs nothing, so a client may flip it as it likes. What `random` and `latest`
+need to find messages by size or by key is made in pieces, by turns in which they could be sent;
+with `latest` also by each message that comes. It lasts until they are sent.
 """
 
-from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from collections import deque
 
 import msgspec
-from sortedcontainers import SortedList
 
 from sbus.broker.delivery.backlog_changes import apply_changes
-from sbus.broker.ipc.client_record import BacklogItem, BacklogRecord, ReplyRecord
+from sbus.broker.delivery.backlog_section import ControlMessage, Section
+from sbus.broker.ipc.client_record import BacklogItem, BacklogRecord
 from sbus.protocol.controls import BacklogOrder
 
-_QUEUE, _STACK, _RANDOM = BacklogOrder.QUEUE, BacklogOrder.STACK, BacklogOrder.RANDOM
+_QUEUE, _LATEST = BacklogOrder.QUEUE, BacklogOrder.LATEST
 """Under names of this module's own, because looking a member up costs more than using it."""
+_INDEXED_PER_MESSAGE = 2
+"""So that all have their keys when as many have come as waited before."""
 
 
 class Gap(msgspec.Struct, frozen=True):
@@ -44,124 +46,22 @@ class Gap(msgspec.Struct, frozen=True):
     count: int
 
 
-class ControlMessage(msgspec.Struct, frozen=True):
-    """A control message, at its place."""
-
-    packet: bytes
-
-
-class _SortedMessages:
-    """Messages in the order in which they came, and sorted by size as well: about 200 bytes each,
-    besides their own."""
-
-    __slots__ = ("_by_number", "_by_size", "_next")
-
-    def __init__(self) -> None:
-        self._by_number: OrderedDict[int, bytes] = OrderedDict()
-        self._by_size: SortedList[tuple[int, int]] = SortedList()
-        self._next = 0
-
-    def __len__(self) -> int:
-        return len(self._by_number)
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self._by_number.values())
-
-    def append(self, packet: bytes) -> None:
-        self._by_number[self._next] = packet
-        self._by_size.add((-len(packet), self._next))
-        self._next += 1
-
-    def first(self, order: BacklogOrder) -> bytes:
-        if order is _RANDOM:
-            return self._by_number[self._by_size[0][1]]
-        numbers = reversed(self._by_number) if order is _STACK else iter(self._by_number)
-        return self._by_number[next(numbers)]
-
-    def pop_first(self, order: BacklogOrder) -> bytes:
-        if order is _RANDOM:
-            return self._by_number.pop(self._by_size.pop(0)[1])
-        number, packet = self._by_number.popitem(last=order is _STACK)
-        self._by_size.remove((-len(packet), number))
-        return packet
-
-
-class _Section:
-    """Messages and gaps between two control messages, and the one that ends it."""
-
-    __slots__ = ("control", "gaps", "row", "sent", "sorted")
-
-    def __init__(self) -> None:
-        self.sorted = _SortedMessages()
-        self.row: deque[bytes] = deque()
-        """Messages that came after those."""
-        self.sent = 0
-        self.gaps: deque[list[int]] = deque()
-        """Each as how many messages of this section are sent before it, and its count."""
-        self.control: ControlMessage | None = None
-
-    def __len__(self) -> int:
-        return len(self.sorted) + len(self.row)
-
-    def __iter__(self) -> Iterator[bytes]:
-        return chain(self.sorted, self.row) if self.sorted else iter(self.row)
-
-    def items(self) -> Iterator[Iterable[BacklogItem]]:
-        """Messages, and the counts of gaps, in the order in which they came; to be taken one after
-        the other."""
-        packets, start = iter(self), self.sent
-        for position, count in self.gaps:
-            yield islice(packets, position - start)
-            yield (count,)
-            start = position
-        yield packets
-        if self.control is not None:
-            yield (ReplyRecord(self.control.packet),)
-
-    def sort(self, count: int) -> int:
-        for _ in range(count):
-            self.sorted.append(self.row.popleft())
-        return count
-
-    def first(self, order: BacklogOrder) -> bytes:
-        if self.sorted and not (order is _STACK and self.row):
-            return self.sorted.first(order)
-        return self.row[-1 if order is _STACK else 0]
-
-    def pop_first(self, order: BacklogOrder) -> bytes:
-        self.sent += 1
-        if not self.sorted or (order is _STACK and self.row):
-            return self.row.pop() if order is _STACK else self.row.popleft()
-        packet = self.sorted.pop_first(order)
-        if not self.sorted:
-            self.sorted = _SortedMessages()  # an emptied one keeps its memory
-        return packet
-
-    def record_drops(self, count: int) -> None:
-        position = self.sent + len(self)
-        if self.gaps and self.gaps[-1][0] == position:
-            self.gaps[-1][1] += count
-        else:
-            self.gaps.append([position, count])
-
-    def gap_is_due(self) -> bool:
-        return self.gaps[0][0] == self.sent
-
-
 class Backlog:
     """Messages, gaps and replies for one client. True while anything waits."""
 
-    __slots__ = ("_missing", "_order", "_sections", "bytes", "in_gaps", "messages")
+    __slots__ = ("_missing", "_order", "_sections", "bytes", "in_gaps", "messages", "replaced")
 
     def __init__(self, order: BacklogOrder) -> None:
         self._order = order
-        self._sections = deque([_Section()])
+        self._sections = deque([Section()])
         self._missing = 0
         """Messages missing at no particular place."""
         self.in_gaps = 0
         """Messages missing at any place."""
         self.messages = 0
         self.bytes = 0
+        self.replaced = 0
+        """Messages that have given their place to newer ones."""
 
     @property
     def controls(self) -> int:
@@ -175,9 +75,12 @@ class Backlog:
     # -- what comes ----------------------------------------------------------------------------
     def append(self, packet: bytes) -> None:
         """Add a message."""
-        self._sections[-1].row.append(packet)
+        section = self._sections[-1]
+        section.row.append(packet)
         self.messages += 1
         self.bytes += len(packet)
+        if self._order is _LATEST:
+            self._index(section, min(_INDEXED_PER_MESSAGE, len(section.row)))
 
     def record_drops(self, count: int) -> None:
         """Note that so many messages are missing here."""
@@ -190,7 +93,7 @@ class Backlog:
     def append_control(self, packet: bytes) -> None:
         """Add a control message behind all that is here, ahead of all that comes."""
         self._sections[-1].control = ControlMessage(packet)
-        self._sections.append(_Section())
+        self._sections.append(Section())
 
     def reorder(self, order: BacklogOrder) -> None:
         """Send in this order from now on, what is here already as well."""
@@ -202,18 +105,28 @@ class Backlog:
 
     # -- what goes -----------------------------------------------------------------------------
     @property
-    def sorted(self) -> int:
-        """Messages that are sorted by size."""
-        return len(self._sections[0].sorted)
+    def index_bytes(self) -> int:
+        """What finding messages by size and by key takes."""
+        return sum(section.index_bytes for section in self._sections)
 
     @property
-    def unsorted(self) -> int:
-        """Messages that the order needs sorted before the next is sent."""
-        return len(self._sections[0].row) if self._order is _RANDOM else 0
+    def unindexed(self) -> int:
+        """Messages that the order needs to find by size or by key before the next is sent."""
+        return self._sections[0].unindexed(self._order)
 
-    def sort(self, count_max: int) -> int:
-        """Sort some of the `unsorted` messages; returns how many."""
-        return self._sections[0].sort(min(count_max, self.unsorted))
+    def index(self, count_max: int) -> int:
+        """Do that for some of the `unindexed` messages; returns for how many."""
+        return self._index(self._sections[0], min(count_max, self.unindexed))
+
+    def _index(self, section: Section, count: int) -> int:
+        for packet in section.index(self._order, count):
+            self._forget_replaced(packet)
+        return count
+
+    def _forget_replaced(self, packet: bytes) -> None:
+        self.replaced += 1
+        self.messages -= 1
+        self.bytes -= len(packet)
 
     def first(self) -> bytes | Gap | ControlMessage:
         """What is to be sent next, as far as messages are sorted; there must be something."""
@@ -247,7 +160,7 @@ class Backlog:
 
     def clear(self) -> None:
         """Remove everything."""
-        self._sections = deque([_Section()])
+        self._sections = deque([Section()])
         self._missing = self.in_gaps = self.messages = self.bytes = 0
 
     # -- elsewhere -----------------------------------------------------------------------------
@@ -263,6 +176,8 @@ class Backlog:
         """Have what another backlog has. This one, whose order is `queue`, has what that had before
         these changes. If these are at its ends, nothing between them is looked at."""
         if len(changes.kept) <= 1:
+            for number, packet in changes.replaced.items():
+                self._put_at(number, packet)
             self._trim(*(changes.kept or [(0, 0)])[0])
             items = changes.items
         else:
@@ -278,6 +193,15 @@ class Backlog:
                 self.record_drops(item)
             else:
                 self.append_control(item.packet)
+
+    def _put_at(self, number: int, packet: bytes) -> None:
+        """Replace a message; there are no gaps."""
+        for section in self._sections:
+            if number < len(section.row):
+                self.bytes += len(packet) - len(section.row[number])
+                section.row[number] = packet
+                break
+            number -= len(section.row) + 1
 
     def _trim(self, start: int, end: int) -> None:
         """Remove all but these messages, gaps and replies, as they are counted in records."""
@@ -307,7 +231,6 @@ class Backlog:
         assert self.bytes == sum(map(len, packets))
         gaps = [count for section in self._sections for _, count in section.gaps]
         assert self.in_gaps == self._missing + sum(gaps)
-        assert self.sorted == sum(len(section.sorted) for section in self._sections)
         assert [section.control is None for section in self._sections] == (
             [False] * self.controls + [True]
         )

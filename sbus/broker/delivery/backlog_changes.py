@@ -1,28 +1,51 @@
 """What has changed of a backlog since it was recorded: most of a large one is copied only once.
 
 Any of its items may have been sent meanwhile, depending on its order. The others are still in the
-order in which they came, and what has come since is behind them. So ranges of the earlier items,
-and the items behind them, are all that waits. Items that are equal need not be told apart.
+order in which they came, and what has come since is behind them or has taken the place of one. So
+ranges of the earlier items, what has replaced some of them, and the items behind them are all that
+waits. Items that are equal need not be told apart.
 """
 
+from sbus.broker.delivery.backlog_section import key_of
 from sbus.broker.ipc.client_record import BacklogItem, BacklogRecord
 
 _COMPARED = 1_024
 """Items that are compared at once, which takes some 10 ns each, and 100 ns one by one."""
 
 
-def changes_since(before: list[BacklogItem], now: BacklogRecord) -> BacklogRecord:
-    """A record of the same backlog, for a reader that has the items from before."""
+def changes_since(
+    before: list[BacklogItem], now: BacklogRecord, *, by_key: bool = False
+) -> BacklogRecord:
+    """A record of the same backlog, for a reader that has the items from before. With `by_key`,
+    messages may have taken the place of others."""
     kept: list[tuple[int, int]] = []
+    replaced: dict[int, bytes] = {}
     items = now.items
     at = found = 0
     while at < len(before) and found < len(items):
         same = _count_same(before, at, items, found)
-        if same:
-            kept.append((at, at + same))
-        at += same + 1  # the item that differs has been sent
-        found += same
-    return BacklogRecord(missing=now.missing, kept=kept, items=items[found:])
+        start, at, found = at, at + same, found + same
+        newer = _newer(before, at, items, found) if by_key else None
+        if newer is not None:
+            replaced[at] = newer
+            at, found = at + 1, found + 1
+        if kept and kept[-1][1] == start:
+            kept[-1] = (kept[-1][0], at)
+        elif at > start:
+            kept.append((start, at))
+        if newer is None:
+            at += 1  # the item that differs has been sent
+    return BacklogRecord(missing=now.missing, kept=kept, replaced=replaced, items=items[found:])
+
+
+def _newer(before: list[BacklogItem], at: int, now: list[BacklogItem], found: int) -> bytes | None:
+    """The message that has the place of an earlier one with the same key, if there is one."""
+    if at == len(before) or found == len(now):
+        return None
+    old, new = before[at], now[found]
+    if isinstance(old, bytes) and isinstance(new, bytes) and key_of(old) == key_of(new):
+        return new
+    return None
 
 
 def _count_same(before: list[BacklogItem], at: int, now: list[BacklogItem], found: int) -> int:
@@ -43,6 +66,8 @@ def _count_same(before: list[BacklogItem], at: int, now: list[BacklogItem], foun
 def apply_changes(items: list[BacklogItem], changes: BacklogRecord) -> None:
     """Have these items, which waited before, be those that wait now. Only those that were sent or
     have come are looked at."""
+    for number, packet in changes.replaced.items():
+        items[number] = packet
     sent_to = len(items)
     for start, end in reversed(changes.kept):
         del items[end:sent_to]

@@ -8,7 +8,7 @@ An *overshoot* is what is kept beyond the client's own bounds, because its publi
 late: at most the size of the log, and without tokens.
 
     messages = tokens in the channel + overshoot
-    on the account  =  bytes + 64 * messages + 192 * sorted,  never more than it has room for
+    on the account  =  bytes + 64 * messages + index,  never more than it has room for
 """
 
 from typing import Literal
@@ -16,16 +16,22 @@ from typing import Literal
 import trio
 
 from sbus.broker.delivery.backlog import Backlog
+from sbus.broker.delivery.backlog_section import Section
 from sbus.broker.ipc.client_record import BacklogRecord
 from sbus.limits import Limits
 from sbus.protocol.controls import BacklogOrder
 from sbus.shared.accounts import BACKLOG_BYTES, Account
-from sbus.shared.worker_statistics import IN_BACKLOG, IN_BACKLOG_BYTES, WorkerStatistics
+from sbus.shared.worker_statistics import (
+    IN_BACKLOG,
+    IN_BACKLOG_BYTES,
+    REPLACED,
+    REPLACED_BYTES,
+    WorkerStatistics,
+)
 
 _KEEPING_BYTES = 64
 """What it takes to keep a message besides its bytes, for the account."""
-_SORTING_BYTES = 192
-"""What it takes more to have it sorted by size."""
+_LATEST = BacklogOrder.LATEST
 
 
 class BoundedBacklog(Backlog):
@@ -54,6 +60,8 @@ class BoundedBacklog(Backlog):
     def offer(self, packet: bytes) -> Literal["hard", "quota"] | None:
         """Keep a message, or return the bound that does not allow it: the client's own, or that of
         its user's account."""
+        if self._order is _LATEST and self._replace(packet):
+            return None
         if self.bytes + len(packet) > self._bytes_max:
             return "hard"
         if self._tokens is None:
@@ -109,32 +117,67 @@ class BoundedBacklog(Backlog):
             and 2 * self.bytes <= self._bytes_max
         )
 
-    def sort(self, count_max: int) -> int:
-        """The same, while the account has room; without it, what is not sorted is sent oldest
-        first."""
-        if not self._has_room(_SORTING_BYTES * min(count_max, self.unsorted)):
+    def _replace(self, packet: bytes) -> bool:
+        """Have a message in the place of the one with its key, if there is one and the difference
+        has room."""
+        section = self._sections[-1]
+        old = section.replaceable(packet)
+        if old is None:
+            return False
+        more_bytes = len(packet) - len(old)
+        if more_bytes > 0 and not (
+            self.bytes + more_bytes <= self._bytes_max and self._has_room(more_bytes)
+        ):
+            return False
+        section.replace(packet)
+        self.replaced += 1
+        self.bytes += more_bytes
+        self._count(0, more_bytes)
+        self._count_replaced(old)
+        return True
+
+    def _index(self, section: Section, count: int) -> int:
+        """The same, while the account has room; without it, those messages are sent oldest first,
+        and are not replaced."""
+        if not self._has_room(section.index_bytes_max(self._order, count)):
             return 0
-        count = super().sort(count_max)
-        self._account.count(BACKLOG_BYTES, _SORTING_BYTES * count)
+        before_bytes = section.index_bytes
+        super()._index(section, count)
+        self._account.count(BACKLOG_BYTES, section.index_bytes - before_bytes)
         return count
 
+    def _forget_replaced(self, packet: bytes) -> None:
+        super()._forget_replaced(packet)
+        self._count(-1, -len(packet))
+        self._count_replaced(packet)
+        self._release_place()
+
+    def _count_replaced(self, packet: bytes) -> None:
+        self._counts[REPLACED] += 1
+        self._counts[REPLACED_BYTES] += len(packet)
+
     def pop(self) -> bytes | None:
-        sorted_before = self.sorted
+        section = self._sections[0]
+        before_bytes = section.index_bytes
         packet = super().pop()
         if packet is not None:
             self._count(-1, -len(packet))
-            if sorted_before:
-                self._account.count(BACKLOG_BYTES, _SORTING_BYTES * (self.sorted - sorted_before))
-            if self._overshoot:
-                self._overshoot -= 1
-            else:
-                assert self._tokens is not None
-                self._tokens[1].receive_nowait()
+            if before_bytes:
+                self._account.count(BACKLOG_BYTES, section.index_bytes - before_bytes)
+            self._release_place()
         return packet
+
+    def _release_place(self) -> None:
+        """One message less is kept."""
+        if self._overshoot:
+            self._overshoot -= 1
+        else:
+            assert self._tokens is not None
+            self._tokens[1].receive_nowait()
 
     def clear(self) -> None:
         self._count(-self.messages, -self.bytes)
-        self._account.count(BACKLOG_BYTES, -_SORTING_BYTES * self.sorted)
+        self._account.count(BACKLOG_BYTES, -self.index_bytes)
         super().clear()
         self._overshoot = 0
         if self._tokens is not None:
@@ -148,12 +191,12 @@ class BoundedBacklog(Backlog):
         assert self.messages == tokens + self._overshoot
 
     def _has_room(self, more: int) -> bool:
-        taken = self.bytes + _KEEPING_BYTES * self.messages + _SORTING_BYTES * self.sorted
+        taken = self.bytes + _KEEPING_BYTES * self.messages + self.index_bytes
         return self._account.has_room(BACKLOG_BYTES, more, taken)
 
     def _keep(self, packet: bytes) -> None:
-        self.append(packet)
         self._count(1, len(packet))
+        self.append(packet)
 
     def _count(self, messages: int, size_bytes: int) -> None:
         self._account.count(BACKLOG_BYTES, size_bytes + _KEEPING_BYTES * messages)

@@ -26,7 +26,7 @@ from errno import EAGAIN, EMSGSIZE
 import msgspec
 
 from sbus.broker.delivery import outbox_state
-from sbus.broker.delivery.backlog import ControlMessage
+from sbus.broker.delivery.backlog_section import ControlMessage
 from sbus.broker.delivery.backpressure import Backpressure
 from sbus.broker.delivery.bounded_backlog import BoundedBacklog
 from sbus.broker.delivery.outbox_ledger import NO_SIZE, OutboxLedger
@@ -40,10 +40,10 @@ from sbus.shared.worker_statistics import WorkerStatistics
 
 _COST_PER_PACKET = 2
 """Sending one from a backlog takes twice as long as delivering it at once."""
-_SORTED_PER_UNIT = 2
+_INDEXED_PER_UNIT = 2
 """Messages of a backlog: sorting one takes some 2 us."""
-_QUEUE = Soft.QUEUE
-"""Under a name of this module's own, because looking a member up costs more than using it."""
+_QUEUE, _LATEST = Soft.QUEUE, BacklogOrder.LATEST
+"""Under names of this module's own, because looking a member up costs more than using it."""
 _FIELDS = {Soft: "soft", Hard: "hard", BacklogOrder: "order"}
 """Of `FloodControl`."""
 
@@ -194,8 +194,12 @@ class Outbox(OutboxLedger):
             self.fd = -1
 
     def _has_more_room_after(self, error: OSError) -> bool:
-        """Whether the socket, which had no room for a packet, has a larger buffer now."""
-        return error.errno in (EAGAIN, EMSGSIZE) and self._listener.enlarge_buffer()
+        """Whether the socket, which had no room for a packet, has a larger buffer now. In order
+        `latest` messages wait in the backlog, where newer ones can replace them."""
+        may_enlarge = error.errno == EMSGSIZE or (
+            error.errno == EAGAIN and self.flood_control.order is not _LATEST
+        )
+        return may_enlarge and self._listener.enlarge_buffer()
 
     def _on_failed_send(self, error: OSError) -> None:
         """The socket took nothing. Raises what a peer cannot cause."""
@@ -267,12 +271,14 @@ class Outbox(OutboxLedger):
             return
         if exceeded == "quota":
             self._listener.on_quota_reached()
+        is_latest = self.flood_control.order is _LATEST
+        from_bytes = NO_SIZE if is_latest else len(packet)  # the next one may replace another
         if self.flood_control.hard is Hard.BLOCK:
-            self._overshoot(packet, publisher_uid, len(packet))
+            self._overshoot(packet, publisher_uid, from_bytes)
         elif self.flood_control.hard is Hard.ERROR:
             self._fail(packet, "the client's backlog was full")
         else:
-            self._drop_likewise(packet, exceeded, len(packet))
+            self._drop_likewise(packet, exceeded, from_bytes)
 
     def _overshoot(self, packet: bytes, publisher_uid: int, from_bytes: int) -> None:
         """Keep a message all the same and hold its publisher back, if that may be held. There is no
@@ -317,7 +323,7 @@ class Outbox(OutboxLedger):
         cost = 0
         try:
             while self._backlog and cost < cost_max:
-                cost += self._sort(cost_max - cost) or self._send_first()
+                cost += self._index(cost_max - cost) or self._send_first()
         except OSError as error:
             if self._has_more_room_after(error):
                 return cost, True
@@ -329,11 +335,11 @@ class Outbox(OutboxLedger):
             self._on_backlog_sent()
         return cost, False
 
-    def _sort(self, cost_max: int) -> int:
-        """Sort messages that have to be sorted before the next one is sent; returns the cost."""
-        if not self._backlog.unsorted:
+    def _index(self, cost_max: int) -> int:
+        """Make what is needed to find the next message by size or key; returns the cost."""
+        if not self._backlog.unindexed:
             return 0
-        return -(-self._backlog.sort(_SORTED_PER_UNIT * cost_max) // _SORTED_PER_UNIT)
+        return -(-self._backlog.index(_INDEXED_PER_UNIT * cost_max) // _INDEXED_PER_UNIT)
 
     def _on_backlog_sent(self) -> None:
         self._enter(outbox_state.BACKLOG_SENT)

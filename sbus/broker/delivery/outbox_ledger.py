@@ -1,6 +1,6 @@
 """The ledger of one outbox, and which messages it drops without a decision.
 
-    accepted = delivered + dropped + backlog + undelivered        at any time
+    accepted = delivered + dropped + replaced + backlog + undelivered        at any time
 
 After a drop, messages that would be dropped for the same reason are only counted, until something
 is sent or the client chooses anew: no `send` is tried for them. So a client that does not read
@@ -45,6 +45,8 @@ class OutboxStatistics(msgspec.Struct, frozen=True):
     undelivered: int
     backlog: int
     backlog_bytes: int
+    replaced: int = 0
+    """By newer messages of the same key, in the backlog."""
 
 
 class OutboxLedger(OutboxRecord):
@@ -94,13 +96,22 @@ class OutboxLedger(OutboxRecord):
         self._settle_drops()
         return self._dropped
 
+    @property
+    def replaced(self) -> int:
+        return self._backlog.replaced
+
+    @replaced.setter
+    def replaced(self, messages: int) -> None:
+        self._backlog.replaced = messages
+
     def statistics(self) -> OutboxStatistics:
         dropped = sum(self.dropped.values())
         backlog = self._backlog.messages
         return OutboxStatistics(
             accepted=self.accepted,
-            delivered=self.accepted - dropped - self._undelivered - backlog,
+            delivered=self.accepted - dropped - self.replaced - self._undelivered - backlog,
             dropped=dropped,
+            replaced=self.replaced,
             undelivered=self._undelivered,
             backlog=backlog,
             backlog_bytes=self._backlog.bytes,

@@ -34,6 +34,7 @@ class ClientState(msgspec.Struct, frozen=True, kw_only=True):
     delivered_bytes: int = 0
     dropped: Mapping[str, int] = {}
     """By reason."""
+    replaced: int = 0
 
 
 class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +66,8 @@ class BacklogRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Messages that were dropped at no particular place."""
     kept: list[tuple[int, int]] = []
     """Which items of the record before this one still wait: from one number to before another."""
+    replaced: Mapping[int, bytes] = {}
+    """Messages that have taken the place of some of these, by its number."""
     items: list[BacklogItem] = []
     """Those that have come since, in the order in which they came."""
 

@@ -16,6 +16,7 @@ def state_of(session: Session) -> ClientState:
         accepted=outbox.accepted,
         delivered_bytes=outbox.delivered_bytes,
         dropped=outbox.dropped,
+        replaced=outbox.replaced,
     )
 
 
@@ -30,6 +31,7 @@ def restore_state(session: Session, state: ClientState) -> None:
     outbox.accepted = state.accepted
     outbox.delivered_bytes = state.delivered_bytes
     outbox.dropped.update(state.dropped)
+    outbox.replaced = state.replaced
     outbox.arrive(state.flood_control)
     session.save_settings()
     session.set_counted(True)

@@ -79,6 +79,7 @@ class QueryHandler:
             delivered=ledger.delivered,
             delivered_bytes=outbox.delivered_bytes,
             discarded=ledger.dropped,
+            replaced=ledger.replaced,
             backlog=ledger.backlog,
             backlog_bytes=ledger.backlog_bytes,
             socket_bytes=unread_bytes(session.sock),

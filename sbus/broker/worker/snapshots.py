@@ -39,6 +39,7 @@ from sbus.broker.worker.session import Session
 from sbus.broker.worker.sessions import Sessions
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.errors import ClientFault
+from sbus.protocol.controls import BacklogOrder
 from sbus.shared.accounts import BLOCKING_CLIENTS
 
 _UNITS_PER_PIECE = 1_024
@@ -151,6 +152,7 @@ class ClientSnapshots:
         if session.revision != before.revision:
             patterns = dict(session.patterns)
         now, pending = session.outbox.record_backlog(), session.packets[session.done :]
+        is_latest = session.outbox.flood_control.order is BacklogOrder.LATEST
         self._described[session.client] = _Described(session.revision, patterns, pending, now.items)
         done, new = _changes_of_pending(before.pending, pending)
         return ClientSnapshot(
@@ -160,7 +162,7 @@ class ClientSnapshots:
             state=state_of(session),
             pending_done=done,
             pending=new,
-            backlog=changes_since(before.items, now),
+            backlog=changes_since(before.items, now, by_key=is_latest),
         )
 
     def _encode(self, session: Session, snapshot: ClientSnapshot) -> tuple[int, bytes]:

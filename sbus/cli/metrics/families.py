@@ -189,11 +189,15 @@ _WORKER_FIELDS = {
     "sbus_received_bytes_total": ("traffic.bytes_in", "Bytes read from clients."),
     "sbus_deliveries_due_total": (
         "traffic.accepted",
-        "Deliveries due, one for each message and recipient: delivered, discarded, undelivered, or "
-        "in a backlog now.",
+        "Deliveries due, one for each message and recipient: delivered, discarded, replaced, "
+        "undelivered, or in a backlog now.",
     ),
     "sbus_deliveries_total": ("traffic.delivered", "Messages sent, one for each recipient."),
     "sbus_delivered_bytes_total": ("traffic.delivered_bytes", "Bytes sent to clients in messages."),
+    "sbus_replaced_total": (
+        "traffic.replaced",
+        "Messages in backlogs whose place a newer one of the same key has taken.",
+    ),
     "sbus_undelivered_total": ("traffic.undelivered", "Messages in backlogs of clients that left."),
     "sbus_backlog_messages": ("traffic.backlog", "Messages that wait for slow clients."),
     "sbus_backlog_bytes": ("traffic.backlog_bytes", "Size of those messages."),

@@ -109,8 +109,9 @@ def _publish_all(bus: "Connection[Message]", key: bytes, payloads: Iterable[byte
 )
 @click.option(
     "--order",
-    type=click.Choice(["queue", "stack", "random"]),
-    help="Order in which the bus sends the backlog: oldest, newest or largest first.",
+    type=click.Choice(["queue", "stack", "random", "latest"]),
+    help="Order in which the bus sends the backlog: oldest, newest or largest first, or oldest "
+    "first with only the newest message of each key.",
 )
 def sub(
     selected: SelectedBus,

@@ -76,10 +76,11 @@ _LEDGER = {
     "accepted": ("accepted", "accepted_bytes"),
     "delivered": ("delivered", "delivered_bytes"),
     "discarded": ("discarded", "discarded_bytes"),
+    "replaced": ("replaced", "replaced_bytes"),
     "undelivered": ("undelivered", "undelivered_bytes"),
     "backlog": ("backlog", "backlog_bytes"),
 }
-"""The fields of each row; accepted = delivered + discarded + undelivered + backlog."""
+"""The fields of each row; accepted = delivered + discarded + replaced + undelivered + backlog."""
 
 
 def _ledger(traffic: results.Traffic, rates: results.Rates, width: int | None) -> list[Text]:

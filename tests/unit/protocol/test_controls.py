@@ -13,7 +13,7 @@ def test_the_control_keys_a_client_may_send() -> None:
                 *(b"blocking/soft/queue", b"blocking/soft/discard"),
                 *(b"blocking/soft/block", b"blocking/soft/error"),
                 *(b"blocking/hard/discard", b"blocking/hard/block", b"blocking/hard/error"),
-                *(b"order/queue", b"order/stack", b"order/random"),
+                *(b"order/queue", b"order/stack", b"order/random", b"order/latest"),
             }
         )
         == controls.CLIENT_CONTROLS

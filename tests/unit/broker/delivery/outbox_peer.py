@@ -214,7 +214,8 @@ def limits(messages: int = 1000, size: int = 1_000_000) -> Limits:
 
 
 def total(statistics: OutboxStatistics) -> int:
-    return statistics.delivered + statistics.dropped + statistics.backlog + statistics.undelivered
+    dropped = statistics.dropped + statistics.replaced + statistics.undelivered
+    return statistics.delivered + dropped + statistics.backlog
 
 
 class Moody(socket.socket):

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sbus.broker.delivery.backlog import Backlog, ControlMessage, Gap
+from sbus.broker.delivery.backlog import Backlog, Gap
+from sbus.broker.delivery.backlog_section import ControlMessage
 from sbus.protocol.controls import BacklogOrder
 
 ORDERS = st.sampled_from(BacklogOrder)
@@ -20,6 +21,7 @@ class Naive:
         self.order = order
         self.items: list[Item] = []
         self.unplaced = 0
+        self.sorted: set[bytes] = set()
 
     def record_drop(self) -> None:
         if self.order is BacklogOrder.QUEUE:
@@ -33,6 +35,33 @@ class Naive:
             self.unplaced += sum(isinstance(item, Gap) for item in self.items)
             self.items = [item for item in self.items if not isinstance(item, Gap)]
 
+    def sort(self, count: int) -> None:
+        """So many more messages are sorted by size, which are not replaced."""
+        unsorted = [item for item in self.section() if item not in self.sorted]
+        self.sorted |= {item for item in unsorted[:count] if isinstance(item, bytes)}
+
+    def section(self) -> list[Item]:
+        replies = [at for at, item in enumerate(self.items) if isinstance(item, ControlMessage)]
+        return self.items[: replies[0]] if replies else self.items[:]
+
+    def replace(self) -> None:
+        """Between two replies, a message takes the place of an earlier one with its key."""
+        if self.order is not BacklogOrder.LATEST:
+            return
+        left: list[Item] = []
+        places: dict[bytes, int] = {}
+        for item in self.items:
+            if isinstance(item, bytes) and item not in self.sorted:
+                key = item[: item.index(0)]
+                if key in places:
+                    left[places[key]] = item
+                    continue
+                places[key] = len(left)
+            elif isinstance(item, ControlMessage):
+                places.clear()
+            left.append(item)
+        self.items = left
+
     def messages(self) -> list[bytes]:
         return [item for item in self.items if isinstance(item, bytes)]
 
@@ -41,8 +70,7 @@ class Naive:
         if self.unplaced:
             gap, self.unplaced = Gap(self.unplaced), 0
             return gap
-        replies = [at for at, item in enumerate(self.items) if isinstance(item, ControlMessage)]
-        section = self.items[: replies[0]] if replies else self.items[:]
+        section = self.section()
         if not section or isinstance(section[0], Gap):
             return self.take_gap(section) if section else self.items.pop(0)
         messages = [item for item in section if isinstance(item, bytes)]
@@ -50,6 +78,7 @@ class Naive:
             BacklogOrder.QUEUE: messages[0],
             BacklogOrder.STACK: messages[-1],
             BacklogOrder.RANDOM: max(messages, key=len),
+            BacklogOrder.LATEST: messages[0],
         }[self.order]
         self.items.remove(chosen)
         return chosen
@@ -70,8 +99,14 @@ class BacklogMachine(RuleBasedStateMachine):
         self.count = 0
 
     def distinct(self, size: int) -> bytes:
+        """With one of three keys."""
         self.count += 1
-        return b"%06d" % self.count + bytes(size)
+        return b"MSG %d\0%06d" % (self.count % 7 % 3, self.count) + bytes(size)
+
+    def index_all(self) -> None:
+        for section in self.real._sections:
+            self.real._index(section, section.unindexed(self.real._order))
+        self.naive.replace()
 
     @rule(sizes=st.lists(st.none() | st.integers(0, 4), min_size=1, max_size=12))
     def come(self, sizes: list[int | None]) -> None:
@@ -84,6 +119,8 @@ class BacklogMachine(RuleBasedStateMachine):
                 packet = self.distinct(size)
                 self.real.append(packet)
                 self.naive.items.append(packet)
+        if self.naive.order is BacklogOrder.LATEST:
+            self.index_all()
 
     @rule()
     def reply(self) -> None:
@@ -95,12 +132,14 @@ class BacklogMachine(RuleBasedStateMachine):
     def reorder(self, order: BacklogOrder) -> None:
         self.real.reorder(order)
         self.naive.reorder(order)
+        if order is BacklogOrder.LATEST:
+            self.index_all()
 
     @precondition(lambda self: bool(self.real))
     @rule(times=st.integers(1, 8))
     def pop(self, times: int) -> None:
         while self.real and times:
-            self.real.sort(1_000_000)
+            self.index(1_000_000)
             first = self.real.first()
             assert self.real.first() == first
             self.real.pop()
@@ -108,11 +147,13 @@ class BacklogMachine(RuleBasedStateMachine):
             times -= 1
 
     @rule(count=st.integers(0, 6))
-    def sort(self, count: int) -> None:
+    def index(self, count: int) -> None:
         """A piece of it."""
-        unsorted = self.real.unsorted
-        assert self.real.sort(count) == min(count, unsorted)
-        assert self.real.unsorted == unsorted - min(count, unsorted)
+        before = self.real.unindexed
+        done = min(count, before)
+        assert self.real.index(count) == done
+        assert self.real.unindexed == before - done
+        self.naive.sort(done)
 
     @rule()
     def restore_elsewhere(self) -> None:
@@ -121,7 +162,8 @@ class BacklogMachine(RuleBasedStateMachine):
         self.real = Backlog(BacklogOrder.QUEUE)
         self.real.follow(record)
         assert self.real.record() == record
-        self.real.reorder(self.naive.order)
+        self.naive.sorted.clear()
+        self.reorder(self.naive.order)
 
     @rule()
     def clear(self) -> None:
@@ -153,7 +195,7 @@ TestBacklog = BacklogMachine.TestCase
 def taken(backlog: Backlog) -> list[Item]:
     items: list[Item] = []
     while backlog:
-        backlog.sort(1_000_000)
+        backlog.index(1_000_000)
         items.append(backlog.first())
         backlog.pop()
     return items
@@ -193,20 +235,54 @@ def test_choosing_an_order_sorts_nothing() -> None:
     for number in range(1_000):
         backlog.append(bytes(number % 100))
     backlog.reorder(BacklogOrder.RANDOM)
-    assert (backlog.sorted, backlog.unsorted) == (0, 1_000)
+    assert (backlog.index_bytes, backlog.unindexed) == (0, 1_000)
 
 
 def test_changing_the_order_over_and_over_costs_no_more_than_the_messages() -> None:
     """Sorting anew at each change would take minutes."""
     backlog = Backlog(BacklogOrder.QUEUE)
     for number in range(50_000):
-        backlog.append(bytes(number % 100))
+        backlog.append(b"MSG %d\0" % number + bytes(number % 100))
     began_at = time.monotonic()
     for _ in range(5_000):
         for order in BacklogOrder:
             backlog.reorder(order)
-            backlog.sort(100)
+            backlog.index(100)
             backlog.pop()
-    assert backlog.messages == 35_000
+    assert backlog.messages == 30_000
     backlog.check_invariants()
     assert time.monotonic() - began_at < 10
+
+
+def message(key: str, payload: int) -> bytes:
+    return b"MSG %s\0%d" % (key.encode(), payload)
+
+
+def test_a_newer_message_takes_the_place_of_the_one_with_its_key() -> None:
+    backlog = Backlog(BacklogOrder.LATEST)
+    for key, payload in (("a", 1), ("b", 1), ("a", 2), ("c", 1), ("a", 3)):
+        backlog.append(message(key, payload))
+    backlog.append_control(b"r")
+    backlog.append(message("a", 4))
+    assert backlog.replaced == 2
+    assert taken(backlog) == [
+        message("a", 3),
+        message("b", 1),
+        message("c", 1),
+        ControlMessage(b"r"),
+        message("a", 4),
+    ]
+
+
+def test_what_waited_before_is_replaced_when_as_many_messages_have_come() -> None:
+    """The client was served elsewhere, or has chosen the order only now."""
+    backlog = Backlog(BacklogOrder.QUEUE)
+    for number in range(100):
+        backlog.append(message(str(number % 10), number))
+    backlog.reorder(BacklogOrder.LATEST)
+    assert backlog.messages == 100
+    for number in range(100, 200):
+        backlog.append(message(str(number % 10), number))
+    assert backlog.unindexed == 0
+    assert taken(backlog) == [message(str(number % 10), number) for number in range(190, 200)]
+    assert backlog.replaced == 190

@@ -10,7 +10,7 @@ from sbus.broker.delivery.backlog_changes import changes_since
 from sbus.broker.ipc.client_record import BacklogItem, BacklogRecord
 from sbus.protocol.controls import BacklogOrder
 
-PACKETS = st.sampled_from([b"a", b"a", b"b", b"longer"])
+PACKETS = st.sampled_from([b"MSG a\0", b"MSG a\0", b"MSG b\0", b"MSG a\0longer", b"MSG b\0longer"])
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("append"), PACKETS),
@@ -37,7 +37,7 @@ def take(backlog: Backlog, steps: list[tuple[str, object]]) -> None:
         elif isinstance(value, BacklogOrder):
             backlog.reorder(value)
         elif backlog:
-            backlog.sort(backlog.unsorted)
+            backlog.index(backlog.unindexed)
             backlog.pop()
 
 
@@ -47,21 +47,21 @@ def messages(count: int, first: int = 0) -> list[BacklogItem]:
 
 def rest(backlog: Backlog) -> Iterator[object]:
     while backlog:
-        backlog.sort(backlog.unsorted)
+        backlog.index(backlog.unindexed)
         yield backlog.first()
         backlog.pop()
 
 
-@given(st.lists(STEPS, min_size=1, max_size=4), st.sampled_from(BacklogOrder))
+@given(st.lists(STEPS, min_size=1, max_size=4), st.sampled_from(BacklogOrder), st.booleans())
 def test_a_backlog_that_follows_changes_is_as_the_other(
-    rounds: list[list[tuple[str, object]]], order: BacklogOrder
+    rounds: list[list[tuple[str, object]]], order: BacklogOrder, by_key: bool
 ) -> None:
     backlog, other = Backlog(BacklogOrder.QUEUE), Backlog(BacklogOrder.QUEUE)
     before: list[BacklogItem] = []
     for steps in rounds:
         take(backlog, steps)
         now = backlog.record()
-        other.follow(changes_since(before, now))
+        other.follow(changes_since(before, now, by_key=by_key))
         other.check_invariants()
         assert other.record() == now
         before = now.items
@@ -84,3 +84,20 @@ def test_messages_that_were_sent_out_of_order_are_left_out() -> None:
     changes = changes_since(before, now)
     assert changes.kept == [(0, 1_999), (2_000, 3_999), (4_000, 5_000)]
     assert changes.items == []
+
+
+def test_only_what_has_replaced_others_is_copied_again() -> None:
+    backlog, other = Backlog(BacklogOrder.LATEST), Backlog(BacklogOrder.QUEUE)
+    for number in range(1_000):
+        backlog.append(b"MSG %d\0old" % number)
+    before = backlog.record()
+    other.follow(before)
+    for number in (0, 10, 11, 999, 1_000):
+        backlog.append(b"MSG %d\0newer" % number)
+    changes = changes_since(before.items, backlog.record(), by_key=True)
+    assert changes.kept == [(0, 1_000)]
+    assert changes.replaced == {number: b"MSG %d\0newer" % number for number in (0, 10, 11, 999)}
+    assert changes.items == [b"MSG 1000\0newer"]
+    other.follow(changes)
+    other.check_invariants()
+    assert other.record() == backlog.record()

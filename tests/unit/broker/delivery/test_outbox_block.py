@@ -21,6 +21,8 @@ from tests.unit.shared.memories import open_memory
 
 KEEPING_BYTES = 64
 """What a message takes of the user's account besides its length (`user_backlog_bytes_max`)."""
+INDEX_BYTES = 192
+"""And to find it by its key, besides the key."""
 SOFT_BLOCK = FloodControl(soft=Soft.BLOCK, hard=Hard.DISCARD, order=BacklogOrder.QUEUE)
 HARD_BLOCK = FloodControl(soft=Soft.QUEUE, hard=Hard.BLOCK, order=BacklogOrder.QUEUE)
 BOTH = [SOFT_BLOCK, HARD_BLOCK]
@@ -218,8 +220,11 @@ def test_a_closed_outbox_holds_nobody_and_takes_nothing_of_the_account(
 ) -> None:
     control = msgspec.structs.replace(control, order=order)
     peer = full_peer(peers, memory, control, limits(messages=1))
-    peer.deliver(b"a", b"bb", b"ccc")
-    assert peer.account.use(BACKLOG_BYTES) == 6 + 3 * KEEPING_BYTES
+    packets = [b"MSG %b\0" % key for key in (b"a", b"bb", b"ccc")]
+    peer.deliver(*packets)
+    by_key_bytes = 3 * INDEX_BYTES + 6 if order is BacklogOrder.LATEST else 0
+    waiting_bytes = sum(map(len, packets)) + 3 * KEEPING_BYTES + by_key_bytes
+    assert peer.account.use(BACKLOG_BYTES) == waiting_bytes
     peer.outbox.close()
     assert not peer.backpressure.is_stalled
     assert peer.account.use(BACKLOG_BYTES) == 0

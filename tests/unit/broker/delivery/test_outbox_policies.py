@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sbus.broker.delivery.backlog import Backlog
 from sbus.broker.delivery.outbox_ledger import OutboxStatistics
 from sbus.limits import Limits
 from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft
@@ -33,13 +34,15 @@ from tests.unit.shared.memories import open_memory
 
 KEEPING_BYTES = 64
 """What a message takes of the user's account besides its length (`user_backlog_bytes_max`)."""
-SORTING_BYTES = 192
+INDEX_BYTES = 192
 """What it takes more to have a message sorted by size."""
+A, BBB, CC, D, E = (b"MSG %b\0" % key for key in (b"a", b"bbb", b"cc", b"d", b"e"))
 ALL = list(product(Soft, Hard, BacklogOrder))
 ORDERED = {
-    BacklogOrder.QUEUE: [b"a", b"bbb", b"cc", b"CMSG !/lost\x002"],
-    BacklogOrder.STACK: [b"CMSG !/lost\x002", b"cc", b"bbb", b"a"],
-    BacklogOrder.RANDOM: [b"CMSG !/lost\x002", b"bbb", b"cc", b"a"],
+    BacklogOrder.QUEUE: [A, BBB, CC, b"CMSG !/lost\x002"],
+    BacklogOrder.STACK: [b"CMSG !/lost\x002", CC, BBB, A],
+    BacklogOrder.RANDOM: [b"CMSG !/lost\x002", BBB, CC, A],
+    BacklogOrder.LATEST: [b"CMSG !/lost\x002", A, BBB, CC],
 }
 """What arrives of a backlog that took `a`, `bbb`, `cc` and had no room for two more."""
 
@@ -83,7 +86,7 @@ def test_five_messages_for_a_full_socket_and_a_backlog_of_three(
     peers: Make, soft: Soft, hard: Hard, order: BacklogOrder
 ) -> None:
     peer = full_peer(peers, soft, hard, order)
-    for packet in (b"a", b"bbb", b"cc", b"d", b"e"):
+    for packet in (A, BBB, CC, D, E):
         peer.deliver(packet)
     statistics = peer.outbox.statistics()
     assert statistics.accepted == peer.taken + 5 == total(statistics)
@@ -114,10 +117,10 @@ def test_the_bound_in_bytes_is_a_full_backlog_too(
     peers: Make, soft: Soft, hard: Hard, order: BacklogOrder
 ) -> None:
     control = FloodControl(soft=soft, hard=hard, order=order)
-    peer = peers(limits(size=10), flood_control=control)
+    peer = peers(limits(size=len(BBB)), flood_control=control)
     peer.fill_exactly()
-    peer.deliver(b"x" * 10)
-    peer.deliver(b"y")
+    peer.deliver(BBB)
+    peer.deliver(A)
     statistics = peer.outbox.statistics()
     ledger = (statistics.dropped, statistics.backlog, statistics.undelivered)
     if soft is Soft.QUEUE:
@@ -230,13 +233,38 @@ def test_a_hard_policy_chosen_later_decides_about_the_next_message(peers: Make) 
     assert peer.outbox.statistics() == OutboxStatistics(peer.taken + 3, peer.taken, 1, 2, 0, 0)
 
 
+def test_a_newer_message_needs_no_room_where_it_replaces_another(peers: Make) -> None:
+    """Also after messages for which there was none, and if these were as long."""
+    peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, BacklogOrder.LATEST, messages=2)
+    peer.deliver(b"MSG a\0001", b"MSG b\0001", b"MSG c\0001", b"MSG a\0002", b"MSG b\0002")
+    statistics = peer.outbox.statistics()
+    assert (statistics.backlog, statistics.replaced, statistics.dropped) == (2, 2, 1)
+    assert total(statistics) == statistics.accepted
+    assert peer.account.use(DROPPED) == 1
+    expected = [b"CMSG !/lost\x001", b"MSG a\0002", b"MSG b\0002"]
+    assert read_behind_the_filling(peer) == expected
+
+
+def test_a_message_too_long_for_the_place_of_another_is_dropped(peers: Make) -> None:
+    control = FloodControl(order=BacklogOrder.LATEST)
+    peer = peers(limits(size=10), flood_control=control)
+    peer.fill_exactly()
+    peer.deliver(b"MSG a\x00old", b"MSG a\x00too long", b"MSG a\x00newer")
+    statistics = peer.outbox.statistics()
+    assert (statistics.backlog, statistics.replaced, statistics.dropped) == (1, 0, 2)
+    peer.deliver(b"MSG a\x00new!")
+    assert peer.outbox.statistics().replaced == 1
+    assert peer.read_all()[peer.taken :] == [b"MSG a\x00new!"]
+    assert peer.account.use(BACKLOG_BYTES) == 0
+
+
 @pytest.mark.parametrize("before", BacklogOrder)
 @pytest.mark.parametrize("after", BacklogOrder)
 def test_an_order_chosen_later_holds_for_what_waits(
     peers: Make, before: BacklogOrder, after: BacklogOrder
 ) -> None:
     peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, before)
-    for packet in (b"a", b"bbb", b"cc", b"d", b"e"):
+    for packet in (A, BBB, CC, D, E):
         peer.deliver(packet)
     peer.outbox.choose(after)
     expected = ORDERED[after]
@@ -365,7 +393,8 @@ def follow_the_ledger(
         elif what.startswith("burst"):
             uid = UID if what == "burst" else UID + 1
             for _ in range(value):
-                accepted.append(b"%d " % len(accepted) + bytes(len(accepted) * 7 % 40))
+                number = len(accepted)
+                accepted.append(b"MSG %d\0%d " % (number % 5 % 3, number) + bytes(number * 7 % 40))
                 peer.deliver(accepted[-1], uid=uid)
         elif what == "reply" and not peer.outbox.is_closed:
             replies.append(b"reply %d" % len(accepted))
@@ -399,7 +428,7 @@ def check(peer: Peer, given: Limits, accepted: int, memory: SharedMemory) -> Non
     assert (outbox.fault is not None) == outbox.is_closed == bool(peer.faults)
 
     taken = peer.account.use(BACKLOG_BYTES)
-    kept_bytes = KEEPING_BYTES * backlog.messages + SORTING_BYTES * backlog.sorted
+    kept_bytes = KEEPING_BYTES * backlog.messages + index_bytes(backlog)
     assert taken == backlog.bytes + kept_bytes
     assert taken <= given.user_backlog_bytes_max + overshoot_bytes
     assert peer.account.use(DROPPED) == statistics.dropped
@@ -420,6 +449,12 @@ def check(peer: Peer, given: Limits, accepted: int, memory: SharedMemory) -> Non
                 or 2 * backlog.messages > given.backlog_messages_max
                 or 2 * backlog.bytes > given.backlog_bytes_max
             )
+
+
+def index_bytes(backlog: Backlog) -> int:
+    sections = backlog._sections
+    indexed = sum(len(section.sorted) + len(section.newest) for section in sections)
+    return INDEX_BYTES * indexed + sum(len(key) for section in sections for key in section.newest)
 
 
 def compare(accepted: list[bytes], replies: list[bytes], read: list[bytes], peer: Peer) -> None:
@@ -457,7 +492,7 @@ def test_a_backlog_is_sorted_in_turns_that_pay_for_it(peers: Make) -> None:
         assert has_more
         turns += 1
     assert turns >= 1_000 / (2 * UNITS_PER_TURN)
-    assert peer.account.use(BACKLOG_BYTES) > before + SORTING_BYTES * 900
+    assert peer.account.use(BACKLOG_BYTES) > before + INDEX_BYTES * 900
     sizes = [len(packet) for packet in received + peer.read_all()]
     assert sizes == sorted([1 + number % 10 for number in range(1_000)], reverse=True)
 

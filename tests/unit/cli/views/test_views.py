@@ -91,6 +91,7 @@ class TestStats:
             "accepted": ("61.7k", "22.5MiB"),
             "delivered": ("61k", "21.9MiB"),
             "discarded": ("715", "293KiB"),
+            "replaced": ("2", "700B"),
             "undelivered": ("4", "1000B"),
             "backlog": ("6", "285KiB"),
         }
