@@ -31,6 +31,8 @@ from sbus.shared.worker_statistics import (
 
 _KEEPING_BYTES = 64
 """What it takes to keep a message besides its bytes, for the account."""
+_INDEXED_PER_UNIT = 2
+"""Messages: sorting one takes some 2 us."""
 _LATEST = BacklogOrder.LATEST
 
 
@@ -135,6 +137,12 @@ class BoundedBacklog(Backlog):
         self._count(0, more_bytes)
         self._count_replaced(old)
         return True
+
+    def index_for(self, cost_max: int) -> int:
+        """Make what is needed to find the next message by size or key; returns the cost."""
+        if not self.unindexed:
+            return 0
+        return -(-self.index(_INDEXED_PER_UNIT * cost_max) // _INDEXED_PER_UNIT)
 
     def _index(self, section: Section, count: int) -> int:
         """The same, while the account has room; without it, those messages are sent oldest first,

@@ -40,8 +40,6 @@ from sbus.shared.worker_statistics import WorkerStatistics
 
 _COST_PER_PACKET = 2
 """Sending one from a backlog takes twice as long as delivering it at once."""
-_INDEXED_PER_UNIT = 2
-"""Messages of a backlog: sorting one takes some 2 us."""
 _QUEUE, _LATEST = Soft.QUEUE, BacklogOrder.LATEST
 """Under names of this module's own, because looking a member up costs more than using it."""
 _FIELDS = {Soft: "soft", Hard: "hard", BacklogOrder: "order"}
@@ -323,7 +321,7 @@ class Outbox(OutboxLedger):
         cost = 0
         try:
             while self._backlog and cost < cost_max:
-                cost += self._index(cost_max - cost) or self._send_first()
+                cost += self._backlog.index_for(cost_max - cost) or self._send_first()
         except OSError as error:
             if self._has_more_room_after(error):
                 return cost, True
@@ -334,12 +332,6 @@ class Outbox(OutboxLedger):
         if not self.is_closed:
             self._on_backlog_sent()
         return cost, False
-
-    def _index(self, cost_max: int) -> int:
-        """Make what is needed to find the next message by size or key; returns the cost."""
-        if not self._backlog.unindexed:
-            return 0
-        return -(-self._backlog.index(_INDEXED_PER_UNIT * cost_max) // _INDEXED_PER_UNIT)
 
     def _on_backlog_sent(self) -> None:
         self._enter(outbox_state.BACKLOG_SENT)
