@@ -9,7 +9,7 @@ import os
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
-from sbus.unix.address import DEFAULT_ADDRESS, runtime_directory
+from sbus.unix.default_address import SYSTEM_ADDRESS, runtime_directory
 
 WORKERS_MAX: Final = 64
 """As in `sbus.shared.shared_memory`, which takes longer to import."""
@@ -102,7 +102,7 @@ OPTIONS: Final = (
         "which is printed; or /dev/unix/abstract/HEX, a given one.",
         letter="a",
         default_text="the socket of the service manager, else "
-        f"{DEFAULT_ADDRESS}, or $XDG_RUNTIME_DIR/sbus.socket for users other than root",
+        f"{SYSTEM_ADDRESS}, or $XDG_RUNTIME_DIR/sbus.socket for users other than root",
     ),
     _switch(
         "foreground",

@@ -15,12 +15,12 @@ from typing import Self, TypeVar
 
 import msgspec
 
-from sbus.client.link import default_address
 from sbus.client.sockets import connect_error
 from sbus.errors import BusError, Disconnected, ProtocolViolation
 from sbus.protocol import admin
 from sbus.protocol.admin_streams import BEGINNING
 from sbus.unix.address import admin_address, parse_address
+from sbus.unix.default_address import default_address
 from sbus.unix.readiness import is_readable_within
 
 R = TypeVar("R", bound=msgspec.Struct)

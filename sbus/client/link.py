@@ -8,7 +8,6 @@ has made it again. `interruptions` tells those who wait for a reply that it will
 """
 
 import errno
-import os
 import socket
 from collections.abc import Callable, Iterator
 from typing import Generic, TypedDict
@@ -29,7 +28,8 @@ from sbus.protocol import controls
 from sbus.protocol.codes import FINAL_CODES, NOT_ADMITTED, PACKETS_LOST
 from sbus.protocol.keys import DIALECTS
 from sbus.protocol.packets import encode_control
-from sbus.unix.address import nearest_address, parse_address
+from sbus.unix.address import parse_address
+from sbus.unix.default_address import default_address
 from sbus.unix.errno_sets import PEER_GONE
 
 PACKET_BYTES_MAX = Limits().packet_bytes_max
@@ -365,8 +365,3 @@ class Link(Generic[Item]):
 def to_bytes(text: bytes | str) -> bytes:
     """A key, pattern or payload as bytes; text is encoded as UTF-8."""
     return text.encode() if isinstance(text, str) else text
-
-
-def default_address() -> str:
-    """The address of the bus if none is given."""
-    return os.environ.get("SBUS_ADDRESS") or nearest_address()

@@ -17,9 +17,6 @@ from dataclasses import dataclass
 
 from sbus.errors import AddressError
 
-DEFAULT_ADDRESS = "/run/sbus.socket"
-"""Of the bus of the system."""
-
 SUN_PATH_BYTES = 108
 """Size of `sun_path` in Linux's `struct sockaddr_un`, see unix(7)."""
 
@@ -88,24 +85,6 @@ class RandomAbstractAddress:
 Address = PathAddress | FdAddress | AbstractAddress | RandomAbstractAddress
 """Every kind has `sockaddr()`, for bind(2) and connect(2), and `format()`, the text that
 `parse_address` reads. `sockaddr` raises AddressError for the two kinds without a fixed name."""
-
-
-def runtime_directory() -> str:
-    """Where the files of a bus of this user are by default: `$XDG_RUNTIME_DIR`, or `/run` for root
-    and for a user without that directory."""
-    own = os.environ.get("XDG_RUNTIME_DIR", "") if os.geteuid() else ""
-    return own if os.path.isabs(own) else "/run"
-
-
-def own_address() -> str:
-    """The default address of a bus that this user starts."""
-    return f"{runtime_directory()}/sbus.socket"
-
-
-def nearest_address() -> str:
-    """The address of this user's own bus, if it has one, and else of the system's bus."""
-    own = own_address()
-    return own if os.path.exists(own) else DEFAULT_ADDRESS
 
 
 def admin_address(bus: Address) -> Address:

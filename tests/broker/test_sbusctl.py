@@ -185,6 +185,49 @@ class TestPub:
             assert end_of(process) == (130, b"", b"")
 
 
+class TestPubAtTheDefaultAddress:
+    """It does not import what the verb needs, and does the same."""
+
+    def publish(
+        self, bus: Bus, *words: str, python: tuple[str, ...] = ()
+    ) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            [SBUSCTL[0], *python, *SBUSCTL[1:], "pub", *words],
+            env={**sbusd_environment(), "SBUS_ADDRESS": bus.address},
+            capture_output=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+
+    def test_the_message_has_been_processed_when_it_ends(self, bus: Bus) -> None:
+        with bus.connect() as listener:
+            listener.sub(b"k")
+            listener.whoami()
+            result = self.publish(bus, "k", "käfer", python=("-X", "importtime"))
+            assert listener.sync() == [b"MSG k\0" + "käfer".encode()]
+        assert (result.returncode, result.stdout) == (0, b"")
+        imported = {line.rpartition(b"|")[2].strip() for line in result.stderr.splitlines()}
+        assert b"sbus.cli.sbusctl.start" in imported
+        assert not {b"click", b"msgspec", b"sbus.client"} & imported
+
+    @pytest.mark.parametrize(
+        "words",
+        [("a/!/b", "x"), ("k" * 5000, "x"), ("k", "--help"), ("k", "x", "y")],
+        ids=["refused", "disconnected", "help", "misused"],
+    )
+    def test_everything_else_is_as_with_an_address(self, bus: Bus, words: tuple[str, ...]) -> None:
+        plain, general = self.publish(bus, *words), bus.sbusctl("pub", *words)
+        assert plain.returncode == general.returncode
+        assert (plain.stdout, plain.stderr) == (general.stdout, general.stderr)
+
+    def test_a_bus_that_ends_is_an_error(self, tmp_path: Path) -> None:
+        with running_bus(tmp_path) as bus:
+            stop(bus)
+            result = self.publish(bus, "k", "x")
+        assert result.returncode == 1
+        assert result.stderr.startswith(f"sbusctl: cannot connect to {bus.address}: ".encode())
+
+
 class TestSub:
     def test_prints_a_line_for_a_message_when_it_comes(self, bus: Bus) -> None:
         with subscribed(bus, "a/*", "b") as (client, process):

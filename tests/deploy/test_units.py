@@ -10,7 +10,8 @@ import pytest
 
 from sbus.broker.config.file import parse_config
 from sbus.limits import Limits
-from sbus.unix.address import DEFAULT_ADDRESS, PathAddress, admin_address
+from sbus.unix.address import PathAddress, admin_address
+from sbus.unix.default_address import SYSTEM_ADDRESS
 from tests.deploy.booted import UNITS
 
 EXPOSURE_MAX = 1.5
@@ -80,8 +81,8 @@ def test_no_setting_hides_the_clients_identities(unit: str) -> None:
 
 
 def test_sockets_are_where_clients_look() -> None:
-    admin = admin_address(PathAddress(DEFAULT_ADDRESS)).format()
-    assert ("ListenSequentialPacket", DEFAULT_ADDRESS) in settings("sbusd.socket")
+    admin = admin_address(PathAddress(SYSTEM_ADDRESS)).format()
+    assert ("ListenSequentialPacket", SYSTEM_ADDRESS) in settings("sbusd.socket")
     assert ("ListenSequentialPacket", admin) in settings("sbusd-admin.socket")
     for folder in ("", "user/"):
         assert ("FileDescriptorName", "bus") in settings(f"{folder}sbusd.socket")

@@ -13,11 +13,11 @@ from prometheus_client.registry import CollectorRegistry
 from sbus.cli.metrics.families import Snapshot, collect
 from sbus.cli.terminal.error_output import report_error
 from sbus.client.admin import AdminConnection
-from sbus.client.link import default_address
 from sbus.errors import SbusError
 from sbus.protocol.admin import PAGE_MAX, Stats, Users, Version
 from sbus.protocol.admin_results import StatsResult, UserReport, UsersResult, VersionResult
 from sbus.unix.address import admin_address, parse_address
+from sbus.unix.default_address import default_address
 
 ANSWER_SECONDS_MAX = 5.0
 """How long the bus may take for one answer; Prometheus gives a scrape ten seconds."""

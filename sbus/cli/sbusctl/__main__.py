@@ -8,7 +8,7 @@ import sys
 if __name__ == "__main__" and not sys.flags.safe_path:
     del sys.path[0]
 
-from sbus.cli.sbusctl.command import main
+from sbus.cli.sbusctl.start import main
 
 if __name__ == "__main__":
     main()

@@ -28,8 +28,9 @@ from sbus.client.admin import AdminConnection
 from sbus.errors import ConfigurationError, SbusError
 from sbus.protocol.admin import TakeOver
 from sbus.protocol.admin_results import TakeOverResult
-from sbus.unix.address import FdAddress, address_of, own_address
+from sbus.unix.address import FdAddress, address_of
 from sbus.unix.bus_files import BusFiles
+from sbus.unix.default_address import own_address
 from sbus.unix.fd_passing import DescriptorsLost
 from sbus.unix.listener import Listener
 from sbus.unix.owned_path import OwnedPath

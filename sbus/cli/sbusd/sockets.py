@@ -22,9 +22,9 @@ from sbus.unix.address import (
     Address,
     FdAddress,
     admin_address,
-    own_address,
     parse_address,
 )
+from sbus.unix.default_address import own_address
 from sbus.unix.listener import Listener, open_listener
 from sbus.unix.owned_path import OwnedPath
 from sbus.unix.users import group_id

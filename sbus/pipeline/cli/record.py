@@ -12,7 +12,7 @@ import click
 from sbus.cli.optional_packages import needs_packages
 from sbus.cli.sbusctl.shared_options import SelectedBus
 from sbus.cli.terminal.error_output import report_error
-from sbus.client.link import default_address
+from sbus.unix.default_address import default_address
 from sbus.unix.notify import Notifier
 from sbus.unix.private_files import keep_new_files_private
 

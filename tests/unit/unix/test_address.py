@@ -1,7 +1,6 @@
 """Addresses: every kind, every way of getting one wrong, and there and back again."""
 
 import os
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,8 +12,6 @@ from sbus.unix.address import (
     FdAddress,
     PathAddress,
     RandomAbstractAddress,
-    nearest_address,
-    own_address,
     parse_address,
 )
 
@@ -132,28 +129,3 @@ def test_every_text_is_parsed_or_rejected(text: str) -> None:
         except AddressError:
             continue
         assert parse_address(address.format()) == address
-
-
-@pytest.mark.parametrize("uid", [0, 1000])
-def test_a_user_has_its_own_bus_in_its_runtime_directory(
-    uid: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: uid)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    own = f"{tmp_path}/sbus.socket" if uid else "/run/sbus.socket"
-    assert own_address() == own
-    assert nearest_address() == "/run/sbus.socket"
-    (tmp_path / "sbus.socket").touch()
-    assert nearest_address() == own
-
-
-@pytest.mark.parametrize("directory", [None, "", "relative"])
-def test_without_a_runtime_directory_there_is_the_bus_of_the_system(
-    directory: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    if directory is None:
-        monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
-    else:
-        monkeypatch.setenv("XDG_RUNTIME_DIR", directory)
-    assert own_address() == nearest_address() == "/run/sbus.socket"
