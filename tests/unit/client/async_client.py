@@ -33,8 +33,8 @@ class AsyncClient:
         self._bus = self._portal.call(Connection, self._link)
         try:
             self._call(self._bus._open, timeout_seconds=timeout_seconds)
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
             raise
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
