@@ -31,7 +31,7 @@ from sbus.errors import (
 from sbus.version import __version__
 
 if TYPE_CHECKING:
-    from sbus.client import blocking
+    from sbus import blocking
     from sbus.client.connection import Connection, connect
     from sbus.client.inbox import InboxFull, InboxStatistics, Lost, Reconnected
     from sbus.client.requests import Identity
@@ -74,7 +74,7 @@ _HOMES = {
 
 def __getattr__(name: str) -> object:
     if name == "blocking":
-        return importlib.import_module("sbus.client.blocking")
+        return importlib.import_module("sbus.blocking")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -2,11 +2,13 @@
 
 Every call that can wait takes `timeout_seconds` and raises TimeoutError when that has passed; None
 waits for ever. A call that timed out has not sent or taken anything, except that a request may have
-been sent: its reply is ignored. A connection is for one thread at a time.
+been sent: its reply is ignored. A connection is for one thread at a time, but any thread may close
+it.
 """
 
 import contextlib
 import select
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, Unpack, overload
 
@@ -82,13 +84,13 @@ class _Deadline:
         """The time that is left, at least 0; None without a timeout."""
         return None if self._at is None else max(0.0, (self._at - time.monotonic()) * 1000)
 
-    def sleep(self, seconds: float) -> None:
-        """Sleep for so long; raises TimeoutError when the deadline comes first."""
+    def wait(self, event: threading.Event, seconds: float) -> None:
+        """Wait so long for the event; raises TimeoutError when the deadline comes first."""
         left_ms = self.left_ms()
-        if left_ms is not None and left_ms < seconds * 1000:
-            time.sleep(left_ms / 1000)
+        if left_ms is None or left_ms >= seconds * 1000:
+            event.wait(seconds)
+        elif not event.wait(left_ms / 1000):
             self.expire()
-        time.sleep(seconds)
 
     def expire(self) -> NoReturn:
         raise TimeoutError(f"the bus gave no answer within {self._timeout_seconds} s")
@@ -99,12 +101,17 @@ class Connection(Generic[Item]):
 
     Every call except `close` and `statistics` raises Disconnected when the bus has gone, with the
     reason if there was one, or waits for the next bus if it is to `reconnect`; and it raises
-    ProtocolViolation when the peer is not a bus. Text is sent as UTF-8; a NUL in a key or pattern
-    is a ValueError. Section names refer to the protocol.
+    ProtocolViolation when the peer is not a bus, and RuntimeError while another thread is in a
+    call. Text is sent as UTF-8; a NUL in a key or pattern is a ValueError. Section names refer to
+    the protocol.
     """
 
     def __init__(self, link: Link[Item]) -> None:
         self._link = link
+        self._in_use = threading.RLock()
+        """Held by the thread that is in a call; its signal handlers may call, too."""
+        self._closing = threading.Event()
+        """Set when another thread closes the connection."""
 
     # -- sending -------------------------------------------------------------------------------
 
@@ -186,8 +193,12 @@ class Connection(Generic[Item]):
         """
         inbox = self._link.inbox
         deadline = _Deadline(timeout_seconds)
-        while (item := inbox.take()) is None:
-            self._read(READ_PACKETS_MAX, deadline)
+        self._enter()
+        try:
+            while (item := inbox.take()) is None:
+                self._read(READ_PACKETS_MAX, deadline)
+        finally:
+            self._in_use.release()
         return item
 
     def receive_many(
@@ -199,8 +210,12 @@ class Connection(Generic[Item]):
         """
         deadline = _Deadline(timeout_seconds)
         inbox = self._link.inbox
-        while not (items := inbox.take_many(limit)):
-            self._read(limit, deadline)
+        self._enter()
+        try:
+            while not (items := inbox.take_many(limit)):
+                self._read(limit, deadline)
+        finally:
+            self._in_use.release()
         return items
 
     def __iter__(self) -> Self:
@@ -223,12 +238,29 @@ class Connection(Generic[Item]):
     def statistics(self) -> InboxStatistics:
         return self._link.inbox.statistics()
 
+    def fileno(self) -> int:
+        """The socket's descriptor, to poll together with others; another one when the connection
+        was made again.
+
+        It is readable when something has arrived, not while received messages wait to be taken:
+        call `receive_many` with a timeout of 0 until that raises TimeoutError, then poll.
+        """
+        return self._link.sock.fileno()
+
     def close(self) -> None:
-        """Close the connection; iteration ends, other calls raise Disconnected from now on.
+        """Close the connection; iteration ends, other calls raise Disconnected from now on. Another
+        thread may be in such a call.
 
         Only a `sync` before it tells whether the bus accepted what was sent.
         """
-        self._link.close()
+        if not self._in_use.acquire(False):
+            self._link.shut_down()
+            self._closing.set()
+            self._in_use.acquire()
+        try:
+            self._link.close()
+        finally:
+            self._in_use.release()
 
     def __enter__(self) -> Self:
         return self
@@ -237,6 +269,11 @@ class Connection(Generic[Item]):
         self.close()
 
     # -- waiting -------------------------------------------------------------------------------
+
+    def _enter(self) -> None:
+        """Begin a call; releasing `_in_use` ends it."""
+        if not self._in_use.acquire(False):
+            raise RuntimeError("another thread uses this connection: give each one of its own")
 
     def _open(self, deadline: _Deadline) -> None:
         while not self._link.connect_nowait():
@@ -249,9 +286,13 @@ class Connection(Generic[Item]):
 
     def _send(self, packet: bytes, deadline: _Deadline, requests: Requests | None = None) -> int:
         """Send when the bus has room; returns the ticket if it is a request."""
-        while not self._try_to_send(packet, deadline):
-            self._wait(select.POLLOUT, deadline)
-        return self._link.note_request(packet, requests)
+        self._enter()
+        try:
+            while not self._try_to_send(packet, deadline):
+                self._wait(select.POLLOUT, deadline)
+            return self._link.note_request(packet, requests)
+        finally:
+            self._in_use.release()
 
     def _try_to_send(self, packet: bytes, deadline: _Deadline) -> bool:
         while True:
@@ -261,9 +302,13 @@ class Connection(Generic[Item]):
                 self._find_reason(deadline)
 
     def _ask(self, requests: Requests, deadline: _Deadline) -> None:
-        while not self._ask_once(requests, deadline):
-            pass
-        self._link.inbox.raise_errors()
+        self._enter()
+        try:
+            while not self._ask_once(requests, deadline):
+                pass
+            self._link.inbox.raise_errors()
+        finally:
+            self._in_use.release()
 
     def _ask_once(self, requests: Requests, deadline: _Deadline) -> bool:
         """Whether the connection was not lost before the reply."""
@@ -310,4 +355,4 @@ class Connection(Generic[Item]):
             elif wait == "writable":
                 self._wait(select.POLLOUT, deadline)
             else:
-                deadline.sleep(wait)
+                deadline.wait(self._closing, wait)

@@ -10,6 +10,7 @@ has made it again. `interruptions` tells those who wait for a reply that it will
 import errno
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Generic, TypedDict
 
 from sbus.client.inbox import Inbox, Item, Losses
@@ -133,10 +134,19 @@ class Link(Generic[Item]):
 
     def close(self) -> None:
         """Close the socket; messages that were not received are gone."""
-        self.closed = True
+        self._end()
         self.inbox.discard()
-        self.inbox.end(Disconnected, "this program has closed the connection")
         self._close_socket()
+
+    def shut_down(self) -> None:
+        """Have another thread that uses the connection see that it has ended; `close` follows."""
+        self._end()
+        with suppress(OSError):  # that thread has just closed it, to connect again
+            self.sock.shutdown(socket.SHUT_RDWR)
+
+    def _end(self) -> None:
+        self.closed = True
+        self.inbox.end(Disconnected, "this program has closed the connection")
 
     def _close_socket(self) -> None:
         if self.sock.fileno() >= 0:

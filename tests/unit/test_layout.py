@@ -42,7 +42,7 @@ FLOORS = {
     "sbus.bus_options": 3,
     "sbus.shared": 3,
     "sbus.client": 3,
-    "sbus": 4,  # sbus/__init__.py itself: what users import
+    "sbus": 4,  # sbus/__init__.py itself, and PUBLIC: what users import
     "sbus.broker": 4,
     "sbus.demo": 5,
     "sbus.cli": 5,
@@ -89,6 +89,8 @@ ONLY = {
 }
 """Parts that must do with less than the floors below them."""
 
+PUBLIC = {"sbus.blocking"}
+"""Modules at the top that users import."""
 PURE = {"sbus.errors", "sbus.limits", "sbus.protocol", "sbus.routing"}
 """Parts without input, output or an event loop."""
 IMPURE_MODULES = {
@@ -116,7 +118,7 @@ def tree(path: Path) -> ast.Module:
 
 def part(module: str) -> str:
     """The row of FLOORS that a module of the project belongs to."""
-    return ".".join(module.split(".")[:2])
+    return "sbus" if module in PUBLIC else ".".join(module.split(".")[:2])
 
 
 def room(module: str) -> str:

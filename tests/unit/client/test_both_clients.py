@@ -1,6 +1,6 @@
-"""What the trio client and the blocking one have in common: names, replies, timeouts, the end.
+"""What the asynchronous client and the blocking one have in common: names, replies, timeouts, end.
 
-A call of the trio client that is cancelled is one that has timed out.
+A call of the asynchronous client that is cancelled is one that has timed out.
 """
 
 import inspect
@@ -45,10 +45,10 @@ def public(kind: type) -> set[str]:
 
 
 def test_both_clients_have_the_same_names() -> None:
-    assert public(blocking.Connection) == public(connection.Connection)
+    assert public(blocking.Connection) - {"fileno"} == public(connection.Connection)
 
 
-@pytest.mark.parametrize("name", sorted(public(blocking.Connection) - {"address"}))
+@pytest.mark.parametrize("name", sorted(public(connection.Connection) - {"address"}))
 def test_both_take_the_same_arguments_apart_from_the_timeout(name: str) -> None:
     def arguments(kind: type) -> list[tuple[str, object]]:
         parameters = inspect.signature(getattr(kind, name)).parameters

@@ -31,7 +31,10 @@ def test_importing_sbus_loads_nothing_heavy() -> None:
     assert not loaded_by("import sbus").intersection(HEAVY)
 
 
-def test_the_blocking_client_loads_no_event_loop() -> None:
-    loaded = loaded_by("import sbus; sbus.blocking.connect")
-    assert "sbus.client.blocking" in loaded
+@pytest.mark.parametrize(
+    "statement", ["import sbus; sbus.blocking.connect", "import sbus.blocking"]
+)
+def test_the_blocking_client_loads_no_event_loop(statement: str) -> None:
+    loaded = loaded_by(statement)
+    assert "sbus.blocking" in loaded
     assert not loaded & {"trio", "anyio", "asyncio", "click"}
