@@ -18,6 +18,7 @@ import click
 
 from sbus.cli.optional_packages import needs_packages
 from sbus.errors import ConfigurationError, SbusError
+from sbus.pipeline.durations import parse_seconds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 EXTRAS = {"pyspark": "spark", "pyarrow": "spark", "bokeh": "report", "jinja2": "report"}
 """The extra that installs a package."""
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -36,11 +36,11 @@ class JobFailed(SbusError):
 
 
 def duration(text: str) -> float:
-    """Seconds, from a length of time such as 500ms, 10s, 5m, 1h, 1d."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", text)
-    if match is None or not (seconds := float(match[1]) * _SECONDS[match[2]]):
-        raise click.BadParameter(f"{text!r} is no length of time, such as 500ms, 10s, 5m, 1h")
-    return seconds
+    """Seconds, from a length of time."""
+    try:
+        return parse_seconds(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 def utc_time(text: str) -> datetime:

@@ -11,23 +11,43 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 
 from sbus.errors import AddressError, ClientFault, ConfigurationError
 from sbus.limits import Limits
-from sbus.pipeline.store.schemas import TABLES, timestamp_us
+from sbus.pipeline.durations import parse_seconds
+from sbus.pipeline.store.schemas import timestamp_us
 from sbus.protocol.keys import SLASH, check_pattern, parse_pattern
 from sbus.protocol.text import from_text
 from sbus.unix.address import PathAddress, parse_address
 from sbus.validation import explain, suggest
 
-SOURCE_OPTIONS: Final = (
-    *("path", "socket", "table", "subscribe"),
-    *("startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp"),
-    *("maxOffsetsPerTrigger", "minPartitions", "failOnDataLoss"),
-)
+_Count = Annotated[int, msgspec.Meta(ge=1)]
+_TRIGGER_DELAY = "15m"
+"""As in Kafka."""
+
+
+class _SourceTexts(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
+    """The options of a read as they are given; those that need more than their type are text."""
+
+    path: str = ""
+    table: Literal["messages", "clients", "events"] = "messages"
+    subscribe: str | None = None
+    starting_offsets: str | None = None
+    ending_offsets: str | None = None
+    starting_timestamp: str | None = None
+    ending_timestamp: str | None = None
+    min_offsets_per_trigger: _Count | None = None
+    max_offsets_per_trigger: _Count | None = None
+    max_trigger_delay: str | None = None
+    min_partitions: _Count = 1
+    max_records_per_partition: _Count | None = None
+    fail_on_data_loss: bool = True
+
+
+SOURCE_OPTIONS: Final = _SourceTexts.__struct_encode_fields__
 SINK_OPTIONS: Final = ("socket", "key")
 OF_SPARK: Final = frozenset({"checkpointlocation"})
 """Options for Spark itself, which it passes on."""
@@ -51,20 +71,14 @@ class Bound:
     timestamp_us: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceOptions:
-    """What to read. Exactly one of `path` and `socket` is given."""
+class SourceOptions(_SourceTexts, frozen=True, kw_only=True):
+    """What to read, and how much of it at a time."""
 
-    path: str | None
-    socket: str | None
-    table: str
     patterns: tuple[bytes, ...] | None
     """None: every row."""
     starting: Bound | None
     ending: Bound | None
-    offsets_per_trigger_max: int | None
-    partitions_min: int
-    fail_on_data_loss: bool
+    trigger_delay_seconds_max: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,25 +92,25 @@ class SinkOptions:
 def source_options(given: Mapping[str, str]) -> SourceOptions:
     """Parse the options of a read. Raises ConfigurationError, which names the option."""
     chosen = _canonical(given, SOURCE_OPTIONS)
-    table = chosen.get("table", "messages")
-    _check_source(chosen, table)
+    try:
+        texts = msgspec.convert(chosen, _SourceTexts, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(explain(error)) from error
+    _check_together(texts)
     starting = _bound(chosen, "startingOffsets", "startingTimestamp")
     ending = _bound(chosen, "endingOffsets", "endingTimestamp")
     if starting is not None and ending is not None:
         first_us, end_us = starting.timestamp_us, ending.timestamp_us
         if first_us is not None and end_us is not None and first_us > end_us:
             raise ConfigurationError("startingTimestamp is after endingTimestamp")
-    return SourceOptions(
-        path=_location(chosen["path"]) if "path" in chosen else None,
-        socket=_address(chosen["socket"]) if "socket" in chosen else None,
-        table=table,
-        patterns=_patterns(chosen["subscribe"]) if "subscribe" in chosen else None,
-        starting=starting,
-        ending=ending,
-        offsets_per_trigger_max=_count(chosen, "maxOffsetsPerTrigger"),
-        partitions_min=_count(chosen, "minPartitions") or 1,
-        fail_on_data_loss=_flag(chosen, "failOnDataLoss", default=True),
-    )
+    parsed = {
+        "path": _location(texts.path),
+        "patterns": None if texts.subscribe is None else _patterns(texts.subscribe),
+        "starting": starting,
+        "ending": ending,
+        "trigger_delay_seconds_max": _delay_seconds(texts.max_trigger_delay or _TRIGGER_DELAY),
+    }
+    return SourceOptions(**{**msgspec.structs.asdict(texts), **parsed})
 
 
 def table_options(given: Mapping[str, str]) -> dict[str, str] | None:
@@ -104,41 +118,28 @@ def table_options(given: Mapping[str, str]) -> dict[str, str] | None:
     return _canonical(given, SOURCE_OPTIONS) if OF_CATALOG in given else None
 
 
-def _check_source(chosen: Mapping[str, str], table: str) -> None:
-    path, socket = chosen.get("path"), chosen.get("socket")
-    if (path is None) == (socket is None):
-        both = "both path and socket are given" if path is not None else "nothing says what to read"
-        raise ConfigurationError(
-            f"{both}: give path, the directory of a recording, or socket, the address of a bus"
-        )
-    if path == "":
-        raise ConfigurationError("path is empty: give the directory of a recording")
-    if table not in TABLES:
-        raise ConfigurationError(f"table={table!r}: there are {', '.join(TABLES)}")
-    if table != "messages" and "subscribe" in chosen:
-        raise ConfigurationError(f"subscribe is about keys, and the table {table} has none")
-    if table != "messages" and socket is not None:
-        raise ConfigurationError(f"socket: a live bus has messages, only a recording has {table}")
-    for name in ("startingOffsets", "startingTimestamp", "minPartitions"):
-        if socket is not None and name in chosen:
-            raise ConfigurationError(
-                f"{name} is for recordings: a live bus is read from now on, by one task"
-            )
+def _check_together(texts: _SourceTexts) -> None:
+    if not texts.path:
+        raise ConfigurationError("nothing says what to read: give path, a recording's directory")
+    if texts.table != "messages" and texts.subscribe is not None:
+        raise ConfigurationError(f"subscribe is about keys, and the table {texts.table} has none")
+    least, most = texts.min_offsets_per_trigger, texts.max_offsets_per_trigger
+    if least is None and texts.max_trigger_delay is not None:
+        raise ConfigurationError("maxTriggerDelay is the most that minOffsetsPerTrigger may cause")
+    if least is not None and most is not None and least > most:
+        raise ConfigurationError("minOffsetsPerTrigger is more than maxOffsetsPerTrigger")
 
 
 def check_batch(options: SourceOptions) -> None:
     """Check these options for a batch. Raises ConfigurationError."""
-    if options.socket is not None:
-        raise ConfigurationError(
-            "socket is for streams (readStream), a live bus has no end: "
-            "to read what was, record the bus and give path"
-        )
     if options.starting is not None and _mentions(options.starting, LATEST):
         raise ConfigurationError("startingOffsets: a batch that starts at latest reads nothing")
     if options.ending is not None and _mentions(options.ending, EARLIEST):
         raise ConfigurationError("endingOffsets: a batch that ends at earliest reads nothing")
-    if options.offsets_per_trigger_max is not None:
-        raise ConfigurationError("maxOffsetsPerTrigger is for streams: limit a batch by its end")
+    if (options.min_offsets_per_trigger or options.max_offsets_per_trigger) is not None:
+        raise ConfigurationError(
+            "minOffsetsPerTrigger and maxOffsetsPerTrigger are for streams: a batch has an end"
+        )
 
 
 def check_stream(options: SourceOptions) -> None:
@@ -268,17 +269,8 @@ def _timestamp_us(option: str, text: str) -> int:
         ) from error
 
 
-def _count(chosen: Mapping[str, str], option: str) -> int | None:
-    if option not in chosen:
-        return None
-    text = chosen[option].strip()
-    if not text.isdecimal() or len(text) > 18 or int(text) < 1:
-        raise ConfigurationError(f"{option}={chosen[option]!r}: it is a number from 1 on")
-    return int(text)
-
-
-def _flag(chosen: Mapping[str, str], option: str, *, default: bool) -> bool:
-    text = chosen.get(option, str(default)).strip().lower()
-    if text not in ("true", "false"):
-        raise ConfigurationError(f"{option}={chosen[option]!r}: it is true or false")
-    return text == "true"
+def _delay_seconds(text: str) -> float:
+    try:
+        return parse_seconds(text)
+    except ValueError as error:
+        raise ConfigurationError(f"maxTriggerDelay: {error}") from error

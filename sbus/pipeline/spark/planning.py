@@ -10,7 +10,7 @@ This module does not import Spark.
 
 import dataclasses
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from sbus.errors import ConfigurationError, SbusError
 from sbus.pipeline.spark.options import EARLIEST, LATEST, Bound
@@ -88,18 +88,23 @@ def check_range(start: Offsets, end: Offsets) -> None:
 def advance(start: Offsets, end: Offsets, found: Tables, rows_max: int) -> Offsets:
     """As far from `start` towards `end` as `rows_max` rows allow, shared by the recorders in
     proportion to the rows that they have waiting."""
-    waiting = {name: max(0, last - _begin(start, name, found)) for name, last in end.items()}
-    total = sum(waiting.values())
+    rows = waiting(start, end, found)
+    total = sum(rows.values())
     if total <= rows_max:
         return end
-    taken = {name: count * rows_max // total for name, count in waiting.items()}
+    taken = {name: count * rows_max // total for name, count in rows.items()}
     left = rows_max - sum(taken.values())
     # Rounding leaves less than a row for each; those go to the recorders with the smallest shares.
     for name in sorted(end, key=lambda name: (taken[name], name)):
-        if left and taken[name] < waiting[name]:
+        if left and taken[name] < rows[name]:
             taken[name] += 1
             left -= 1
-    return {name: last - waiting[name] + taken[name] for name, last in end.items()}
+    return {name: last - rows[name] + taken[name] for name, last in end.items()}
+
+
+def waiting(start: Offsets, end: Offsets, found: Tables) -> dict[str, int]:
+    """The number of rows from `start` to `end`, by recorder."""
+    return {name: max(0, last - _begin(start, name, found)) for name, last in end.items()}
 
 
 def _begin(start: Offsets, recorder: str, found: Tables) -> int:
@@ -150,18 +155,22 @@ def _lose(fail: bool, what: str) -> None:
     warnings.warn(f"sbus: {what}, going on without them", stacklevel=2)
 
 
-def share(planned: Sequence[Piece], tasks_min: int) -> list[list[Piece]]:
-    """Divide the pieces, in order, among as few tasks as `TASK_ROWS_MAX` and `tasks_min` allow.
-    Each task has about the same share of the rows, by their weights."""
-    total = sum(piece.rows * _weight(piece) for piece in planned)
-    tasks = min(max(tasks_min, -(-total // TASK_ROWS_MAX)), sum(piece.rows for piece in planned))
-    shares: list[list[Piece]] = [[] for _ in range(tasks)]
-    before = 0
-    for piece in planned:
-        for task, part in _cut(piece, before, total, tasks):
-            shares[task].append(part)
-        before += piece.rows * _weight(piece)
-    return [pieces for pieces in shares if pieces]
+def share(
+    planned: Sequence[Piece], tasks_min: int, rows_max: int | None = None
+) -> list[list[Piece]]:
+    """Divide the pieces, in order, among as few tasks as `TASK_ROWS_MAX`, `tasks_min` and
+    `rows_max` allow. Each task has about the same share of the rows, by their weights."""
+    weight = sum(piece.rows * _weight(piece) for piece in planned)
+    tasks = max(tasks_min, -(-weight // TASK_ROWS_MAX))
+    if rows_max is None:
+        return _divide(planned, tasks, _weight)
+    # Where some rows count more than others, tasks have different numbers of them.
+    shares = _divide(planned, max(tasks, _tasks_of(planned, rows_max)), _weight)
+    return [part for own in shares for part in _divide(own, _tasks_of(own, rows_max))]
+
+
+def _tasks_of(pieces: Sequence[Piece], rows_max: int) -> int:
+    return -(-sum(piece.rows for piece in pieces) // rows_max)
 
 
 def _weight(piece: Piece) -> int:
@@ -169,14 +178,31 @@ def _weight(piece: Piece) -> int:
     return max(1, piece.file.bytes // max(1, piece.file.rows) // SMALL_ROW_BYTES)
 
 
-def _cut(piece: Piece, before: int, total: int, tasks: int) -> Iterable[tuple[int, Piece]]:
+def _divide(
+    planned: Sequence[Piece], tasks: int, weight: Callable[[Piece], int] = lambda piece: 1
+) -> list[list[Piece]]:
+    """Among so many tasks, or one for each row if there are fewer."""
+    total = sum(piece.rows * weight(piece) for piece in planned)
+    tasks = min(tasks, sum(piece.rows for piece in planned))
+    shares: list[list[Piece]] = [[] for _ in range(tasks)]
+    before = 0
+    for piece in planned:
+        for task, part in _cut(piece, weight(piece), before, total, tasks):
+            shares[task].append(part)
+        before += piece.rows * weight(piece)
+    return [pieces for pieces in shares if pieces]
+
+
+def _cut(
+    piece: Piece, weight: int, before: int, total: int, tasks: int
+) -> Iterable[tuple[int, Piece]]:
     """The parts of a piece, with the task for each; task t begins at t/tasks of the total weight,
     of which `before` precedes the piece."""
     if piece.rows != piece.end - piece.first:
         # The file lacks some of these offsets, so the number of rows in a part is unknown.
         yield before * tasks // total, piece
         return
-    at, weight = piece.first, _weight(piece)
+    at = piece.first
     while at < piece.end:
         task = (before + (at - piece.first) * weight) * tasks // total
         task_end = -(-(task + 1) * total // tasks)

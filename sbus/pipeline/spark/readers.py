@@ -9,6 +9,8 @@ recorder that appears while the stream runs is read from its beginning. The read
 the goal of a run that ends (`Trigger.AvailableNow`), and what is shown as progress.
 """
 
+import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +20,7 @@ from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
@@ -32,6 +35,7 @@ from sbus.pipeline.spark.planning import (
     pieces,
     resolve,
     share,
+    waiting,
 )
 from sbus.pipeline.spark.task_rows import rows
 from sbus.pipeline.store.reader import TableCache, Tables
@@ -48,15 +52,15 @@ class RecordingPartition(InputPartition):
 class _RecordingReader:
     """What both readers share: planning on the driver, and reading wherever the directory is."""
 
-    def __init__(self, options: SourceOptions, schema: pa.Schema, path: str) -> None:
+    def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         self._options = options
         self._schema = schema
-        self._path = path
 
     def _plan(self, found: Tables, start: Offsets, end: Offsets) -> list[InputPartition]:
         options = self._options
         planned = pieces(found, start, end, fail_on_data_loss=options.fail_on_data_loss)
-        return [RecordingPartition(part) for part in share(planned, options.partitions_min)]
+        tasks = share(planned, options.min_partitions, options.max_records_per_partition)
+        return [RecordingPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RecordingPartition)
@@ -65,7 +69,7 @@ class _RecordingReader:
 
 class BatchReader(_RecordingReader, DataSourceReader):
     def partitions(self) -> list[InputPartition]:
-        found = TableCache(self._path, self._options.table).tables()
+        found = TableCache(self._options.path, self._options.table).tables()
         start = resolve(self._options.starting or Bound("startingOffsets", EARLIEST), found)
         end = resolve(self._options.ending or Bound("endingOffsets", LATEST), found)
         check_range(start, end)
@@ -89,31 +93,53 @@ class RefusedStream(DataSourceStreamReader):
 
 
 class StreamReader(_RecordingReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    def __init__(self, options: SourceOptions, schema: pa.Schema, path: str) -> None:
-        super().__init__(options, schema, path)
-        self._cache = TableCache(path, options.table)
+    def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
+        super().__init__(options, schema)
+        self._cache = TableCache(options.path, options.table)
         self._goal: Offsets | None = None
         self._newest: Offsets | None = None
+        self._triggered_at = -math.inf
 
     def initialOffset(self) -> Offsets:
         starting = self._options.starting or Bound("startingOffsets", LATEST)
         return resolve(starting, self._tables())
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        rows_max = self._options.offsets_per_trigger_max
-        return ReadAllAvailable() if rows_max is None else ReadMaxRows(rows_max)
+        rows_min, rows_max = (
+            self._options.min_offsets_per_trigger,
+            self._options.max_offsets_per_trigger,
+        )
+        if rows_max is not None:
+            return ReadMaxRows(rows_max)
+        return ReadMinRows(rows_min) if rows_min is not None else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._goal = ends(self._tables())
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
+        """Spark has one limit, so `maxOffsetsPerTrigger` brings `minOffsetsPerTrigger` along."""
         found = self._tables()
         self._newest = ends(found)
         goal = self._newest if self._goal is None else self._goal
         # A recorder whose directory has gone stays where it was, unless it has begun anew.
         gone = begun_anew(start, found)
         end = {name: offset for name, offset in {**start, **goal}.items() if name not in gone}
+        if isinstance(limit, ReadAllAvailable):
+            return end
+        rows = sum(waiting(start, end, found).values())
+        if self._goal is None and self._is_early(rows):
+            return start
         return advance(start, end, found, limit.max_rows) if isinstance(limit, ReadMaxRows) else end
+
+    def _is_early(self, rows: int) -> bool:
+        """Whether a batch of so many rows is to wait for more. The first one is not."""
+        rows_min, now = self._options.min_offsets_per_trigger or 0, time.monotonic()
+        is_due = now - self._triggered_at >= self._options.trigger_delay_seconds_max
+        if rows < rows_min and not is_due:
+            return True
+        if rows:
+            self._triggered_at = now
+        return False
 
     def reportLatestOffset(self) -> Offsets | None:
         return self._newest

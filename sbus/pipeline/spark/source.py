@@ -19,7 +19,6 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from sbus.errors import ConfigurationError
-from sbus.pipeline.spark.live import LiveReader
 from sbus.pipeline.spark.options import (
     SourceOptions,
     check_batch,
@@ -52,19 +51,15 @@ class DefaultSource(DataSource):
     def reader(self, schema: StructType) -> BatchReader:
         options = _options(self.options, schema)
         check_batch(options)
-        assert options.path is not None
-        return BatchReader(options, _arrow_schema(schema, options.table), options.path)
+        return BatchReader(options, _arrow_schema(schema, options.table))
 
-    def streamReader(self, schema: StructType) -> StreamReader | LiveReader | RefusedStream:
+    def streamReader(self, schema: StructType) -> StreamReader | RefusedStream:
         try:
             options = _options(self.options, schema)
             check_stream(options)
-            columns = _arrow_schema(schema, options.table)
+            return StreamReader(options, _arrow_schema(schema, options.table))
         except ConfigurationError as error:
             return RefusedStream(error)
-        if options.path is not None:
-            return StreamReader(options, columns, options.path)
-        return LiveReader(options, columns)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         return BatchWriter(publication(sink_options(self.options), schema, overwrite))
@@ -80,8 +75,7 @@ def _options(given: Mapping[str, str], schema: StructType | None = None) -> Sour
     """
     of_table = schema[0].metadata.get(_TABLE_OPTIONS, {}) if schema else {}
     options = source_options({**of_table, **given})
-    if options.path is not None:
-        Recording(options.path).check()
+    Recording(options.path).check()
     return options
 
 

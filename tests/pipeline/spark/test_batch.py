@@ -136,7 +136,7 @@ def test_a_table_without_rows(
         ({"startingOfsets": "earliest"}, "did you mean startingOffsets"),
         ({"subscribe": "a*b"}, "subscribe: 'a*b' matches no key"),
         ({"startingOffsets": "{"}, "startingOffsets='{'"),
-        ({"socket": "/run/sbus.socket"}, "both path and socket"),
+        ({"maxRecordsPerPartition": "0"}, "maxRecordsPerPartition: expected a whole number >= 1"),
     ],
 )
 def test_a_mistake_is_reported_where_it_was_made(

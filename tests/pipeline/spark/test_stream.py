@@ -9,12 +9,17 @@ from pathlib import Path
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows
 from pyspark.sql.streaming.query import StreamingQuery
 
+from sbus.pipeline.spark.options import source_options
+from sbus.pipeline.spark.readers import StreamReader
+from sbus.pipeline.store.schemas import MESSAGES
 from sbus.pipeline.store.sealed_table import SealedTable
 from tests.support.small_recording import SmallRecorder, numbered
 
 FINISH_SECONDS_MAX = 60
+ALL = ReadAllAvailable()
 
 Start = Callable[..., StreamingQuery]
 
@@ -48,6 +53,66 @@ def start(spark: SparkSession, tmp_path: Path) -> Start:
 def offsets(spark: SparkSession, directory: Path) -> list[tuple[str, int]]:
     out: DataFrame = spark.read.parquet(str(directory / "out"))
     return sorted((row.host, row.offset) for row in out.select("host", "offset").collect())
+
+
+class Batches:
+    """The batches that Spark would make of a recording, from its beginning."""
+
+    def __init__(self, recording: Path, name: str, **options: str) -> None:
+        given = {"path": str(recording), **options}
+        self.reader = StreamReader(source_options(given), MESSAGES)
+        self.limit = self.reader.getDefaultReadLimit()
+        self._offsets = {name: 0}
+
+    def rows(self, limit: ReadLimit | None = None) -> int:
+        """The size of the next batch."""
+        (before,) = self._offsets.values()
+        self._offsets = self.reader.latestOffset(self._offsets, limit or self.limit)
+        (after,) = self._offsets.values()
+        return after - before
+
+
+def test_a_batch_waits_for_enough_rows_or_long_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1_000.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    with SmallRecorder(tmp_path) as alder:
+        alder.record(numbered(2))
+        least = {"minOffsetsPerTrigger": "5", "maxTriggerDelay": "10s"}
+        batches = Batches(tmp_path, alder.qualified_name, **least)
+        assert batches.limit == ReadMinRows(5)
+        assert batches.rows() == 2, "the first does not wait"
+        alder.record(numbered(4, 2))
+        now += 9.9
+        assert batches.rows() == 0
+        alder.record(numbered(1, 6))
+        assert batches.rows() == 5
+        alder.record(numbered(1, 7))
+        now += 10
+        assert batches.rows() == 1, "that was the longest delay"
+        now += 10
+        assert batches.rows() == 0
+        alder.record(numbered(1, 8))
+        assert batches.rows() == 1, "the batch before is long ago"
+        alder.record(numbered(1, 9))
+        assert batches.rows() == 0
+        assert batches.rows(ALL) == 1, "Trigger.Once wants everything"
+
+
+def test_a_batch_has_neither_too_few_rows_nor_too_many(tmp_path: Path) -> None:
+    with SmallRecorder(tmp_path) as alder:
+        alder.record(numbered(4))
+        bounds = {"minOffsetsPerTrigger": "2", "maxOffsetsPerTrigger": "3"}
+        batches = Batches(tmp_path, alder.qualified_name, **bounds)
+        assert batches.limit == ReadMaxRows(3)
+        assert [batches.rows(), batches.rows()] == [3, 0]
+        alder.record(numbered(1, 4))
+        assert batches.rows() == 2
+        alder.record(numbered(1, 5))
+        assert batches.rows() == 0
+        batches.reader.prepareForTriggerAvailableNow()
+        assert batches.rows() == 1, "a run that ends has no time to wait"
 
 
 def test_a_stream_continues_at_its_checkpoint_and_finds_new_recorders(

@@ -60,6 +60,24 @@ def test_tasks_share_all_rows_evenly_and_in_order(sizes: list[int], tasks: int) 
     assert not counts or max(counts) - min(counts) <= 1
 
 
+@given(st.lists(st.tuples(st.integers(1, 60), st.integers(0, 900)), max_size=6), st.integers(1, 20))
+def test_no_task_has_more_than_the_most_rows(sizes: list[tuple[int, int]], rows_max: int) -> None:
+    planned = []
+    for number, (rows, row_bytes) in enumerate(sizes):
+        one = piece(1000 * number, rows)
+        file = dataclasses.replace(one.file, bytes=rows * row_bytes)
+        planned.append(dataclasses.replace(one, file=file))
+    shares = share(planned, 2, rows_max)
+    offsets = [offset for part in shares for one in part for offset in range(one.first, one.end)]
+    assert offsets == [offset for one in planned for offset in range(one.first, one.end)]
+    assert all(sum(one.rows for one in part) <= rows_max for part in shares)
+
+
+def test_the_most_rows_make_as_few_tasks_as_possible() -> None:
+    assert [sum(one.rows for one in part) for part in share([piece(0, 100)], 1, 30)] == [25] * 4
+    assert len(share([piece(0, 100)], 7, 30)) == 7
+
+
 def test_a_large_read_has_several_tasks_by_default() -> None:
     assert [sum(one.rows for one in part) for part in share([piece(0, 3_000_000)], 1)] == [
         1_000_000
