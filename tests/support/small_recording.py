@@ -61,7 +61,7 @@ class SmallRecorder:
             "value": pa.array([value for _, value in rows], pa.binary()),
         }
         stamps_us = FIRST_US + STEP_US * np.arange(first, first + len(rows))
-        self._table.append(message_batch(self.identity, first, stamps_us, columns, losses))
+        self._table.append(message_batch(first, stamps_us, columns, losses))
 
     def __enter__(self) -> Self:
         return self

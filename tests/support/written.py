@@ -8,6 +8,7 @@ from sbus.pipeline.recorder.message_rows import of_packets
 from sbus.pipeline.store import recorder_file
 from sbus.pipeline.store.reader import Recording, TableSnapshot, read
 from sbus.pipeline.store.row_batches import RecorderIdentity
+from sbus.pipeline.store.schemas import IDENTITY as IDENTITY_COLUMNS
 from sbus.pipeline.store.sealed_table import SealedTable
 from sbus.pipeline.store.sealing import Sealer
 from sbus.pipeline.store.stored_file import StoredFile
@@ -26,7 +27,7 @@ def append(writer: RecordingWriter, stamps_us: Sequence[int]) -> None:
     table = writer.tables["messages"]
     first = table.next_offset
     packets = [b"MSG k/%d\0%d" % (at % 3, at) for at in range(first, first + len(stamps_us))]
-    table.append(of_packets(writer.identity, first, packets, [us * 1000 for us in stamps_us], {}))
+    table.append(of_packets(first, packets, [us * 1000 for us in stamps_us], {}))
 
 
 def write_segments(directory: Path, *segments: Sequence[int]) -> None:
@@ -64,8 +65,15 @@ def offsets(table: TableSnapshot, first: int = 0, end: int = 2**62) -> list[int]
         for batch in read(piece):
             in_piece += batch["offset"].to_pylist()
             assert batch["value"].to_pylist() == [b"%d" % at for at in batch["offset"].to_pylist()]
-            assert set(batch["recorder"].to_pylist()) == {RECORDER}
-            assert set(batch["host"].to_pylist()) == {"Host.example"}
+            sizes = [len(value) for value in batch["value"].to_pylist()]
+            assert batch["payload_bytes"].to_pylist() == sizes
+            identity = {name: set(batch[name].to_pylist()) for name in IDENTITY_COLUMNS}
+            assert identity == {
+                "recorder": {RECORDER},
+                "incarnation": {piece.file.incarnation},
+                "host": {"Host.example"},
+                "bus": {"/run/sbus.socket"},
+            }
         assert len(in_piece) <= piece.rows
         found += in_piece
     return sorted(found)

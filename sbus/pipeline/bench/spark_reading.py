@@ -82,7 +82,7 @@ def _record(directory: Path, rows: int) -> None:
             }
             age_us = np.array(numbers) * (1_000_000 // ROWS_PER_SECOND)
             stamps_us = round(_FIRST.timestamp() * 1e6) + age_us
-            batch = message_batch(_IDENTITY, first, stamps_us, columns, {})
+            batch = message_batch(first, stamps_us, columns, {})
             writer.tables["messages"].append(batch, _ROLLING)
         writer.roll()
         Sealer(directory, writer.recorder).seal()

@@ -26,7 +26,7 @@ def prefix(depth: int, separator: str = SEPARATOR) -> Column:
 
 def payload_bytes() -> Column:
     """The size of the payload; 0 if it is unknown, as for secret messages."""
-    return F.coalesce(F.octet_length("value"), F.lit(0)).cast("long")
+    return F.coalesce("payload_bytes", F.lit(0))
 
 
 def window_start(window_seconds: float, timestamp: str = "timestamp") -> Column:

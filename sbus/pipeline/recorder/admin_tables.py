@@ -20,7 +20,7 @@ from sbus.client.message_joiner import MissedItems
 from sbus.client.streams import EventStream
 from sbus.pipeline.recorder.buffer import write
 from sbus.pipeline.store.row_batches import row_batch
-from sbus.pipeline.store.schemas import CLIENTS, EVENTS
+from sbus.pipeline.store.schemas import CLIENTS, SEGMENT_SCHEMAS
 from sbus.pipeline.store.writer import RecordingWriter, Rolling
 from sbus.protocol import admin
 from sbus.protocol.admin_results import ClientReport, ClientsResult, StatsResult
@@ -78,14 +78,14 @@ class AdminTables:
     async def _write(self, name: str, rows: Sequence[Row], stamps_us: Sequence[int]) -> None:
         if not rows:
             return
-        table, schema = self.writer.tables[name], {"clients": CLIENTS, "events": EVENTS}[name]
+        table, schema = self.writer.tables[name], SEGMENT_SCHEMAS[name]
         columns = {
             field.name: pa.array([row.get(field.name) for row in rows], field.type)
             for field in schema
             if field.name in rows[0]
         }
         stamps = np.fromiter(stamps_us, np.int64, len(stamps_us))
-        batch = row_batch(schema, self.writer.identity, table.next_offset, stamps, columns)
+        batch = row_batch(name, table.next_offset, stamps, columns)
         await write(table, batch, self.rolling)
 
 

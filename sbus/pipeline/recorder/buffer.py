@@ -16,7 +16,7 @@ from sbus.client.message_joiner import MissedItems, MonitoredBatch
 from sbus.errors import SbusError
 from sbus.pipeline.recorder import message_rows
 from sbus.pipeline.recorder.message_rows import GAP_PACKET
-from sbus.pipeline.store.row_batches import RecorderIdentity, RowBatch
+from sbus.pipeline.store.row_batches import RowBatch
 from sbus.pipeline.store.writer import Rolling, TableWriter
 from sbus.unix.errno_sets import DISK_FULL
 
@@ -86,7 +86,7 @@ class Buffer:
         """Here `lost` messages are missing; None if the number is unknown."""
         raise NotImplementedError
 
-    def take(self, identity: RecorderIdentity, first_offset: int) -> RowBatch:
+    def take(self, first_offset: int) -> RowBatch:
         """Everything, as rows; there is something."""
         raise NotImplementedError
 
@@ -110,11 +110,11 @@ class PacketBuffer(Buffer):
         self._losses[len(self._packets)] = lost
         self.put([GAP_PACKET], [time.time_ns()])
 
-    def take(self, identity: RecorderIdentity, first_offset: int) -> RowBatch:
+    def take(self, first_offset: int) -> RowBatch:
         packets, stamps_ns, losses = self._packets, self._stamps_ns, self._losses
         self._packets, self._stamps_ns, self._losses = [], [], {}
         self._count_taken()
-        return message_rows.of_packets(identity, first_offset, packets, stamps_ns, losses)
+        return message_rows.of_packets(first_offset, packets, stamps_ns, losses)
 
 
 class MonitorBuffer(Buffer):
@@ -133,17 +133,16 @@ class MonitorBuffer(Buffer):
     def put_gap(self, lost: int | None) -> None:
         self.put([Lost(lost)])
 
-    def take(self, identity: RecorderIdentity, first_offset: int) -> RowBatch:
+    def take(self, first_offset: int) -> RowBatch:
         items, self._items = self._items, []
         self._count_taken()
         now_us = time.time_ns() // 1000
-        return message_rows.of_monitored(identity, first_offset, items, now_us)
+        return message_rows.of_monitored(first_offset, items, now_us)
 
 
 async def write_out(
     buffer: Buffer,
     table: TableWriter,
-    identity: RecorderIdentity,
     rolling: Rolling,
     flush_seconds: float,
 ) -> None:
@@ -154,7 +153,7 @@ async def write_out(
             return
         with trio.move_on_after(flush_seconds):
             await buffer.wait_due()
-        await write(table, buffer.take(identity, table.next_offset), rolling)
+        await write(table, buffer.take(table.next_offset), rolling)
 
 
 async def write(table: TableWriter, batch: RowBatch, rolling: Rolling) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from sbus.client.inbox import Lost
 from sbus.client.message_joiner import MissedItems, MonitoredBatch
-from sbus.pipeline.store.row_batches import Losses, RecorderIdentity, RowBatch, message_batch
+from sbus.pipeline.store.row_batches import Losses, RowBatch, message_batch
 from sbus.pipeline.store.schemas import MESSAGES
 from sbus.protocol.packets import NUL, PUBLISH_WORD
 from sbus.protocol.text import to_text
@@ -30,7 +30,6 @@ def _key_of(head: bytes) -> str:
 
 
 def of_packets(
-    identity: RecorderIdentity,
     first_offset: int,
     packets: Sequence[bytes],
     stamps_ns: Sequence[int],
@@ -43,11 +42,10 @@ def of_packets(
         "value": pa.array([value for _, _, value in parts], pa.binary()),
     }
     stamps_us = np.fromiter(stamps_ns, np.int64, len(stamps_ns)) // 1000
-    return message_batch(identity, first_offset, stamps_us, columns, losses)
+    return message_batch(first_offset, stamps_us, columns, losses)
 
 
 def of_monitored(
-    identity: RecorderIdentity,
     first_offset: int,
     items: Sequence[MonitoredBatch | MissedItems | Lost],
     now_us: int,
@@ -84,7 +82,7 @@ def of_monitored(
         columns[name] = pa.array(values, MESSAGES.field(name).type).take(of_item)
     stamps = [now_us if packet is None else round(packet.time * 1e6) for packet in packets]
     stamps_us = np.repeat(np.array(stamps, np.int64), counts)
-    return message_batch(identity, first_offset, stamps_us, columns, losses)
+    return message_batch(first_offset, stamps_us, columns, losses)
 
 
 def _of_joined(data: bytes, sizes: Sequence[int | None]) -> pa.Array:

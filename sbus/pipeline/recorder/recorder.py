@@ -148,9 +148,7 @@ class _Recorder:
             buffer.put_gap(None)
         failure: Exception | None = None
         async with trio.open_nursery() as writing:
-            writing.start_soon(
-                write_out, buffer, table, plan.identity, plan.rolling, plan.flush_seconds
-            )
+            writing.start_soon(write_out, buffer, table, plan.rolling, plan.flush_seconds)
             try:
                 await source.begin()
                 self.report(f"recording to {self.writer.home}")

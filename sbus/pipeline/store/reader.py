@@ -165,6 +165,7 @@ class Recording:
                 recorder=recorder.recorder,
                 incarnation=recorder.incarnation,
                 host=recorder.host,
+                bus=recorder.bus,
                 first=first,
                 end=end,
                 rows=end - first,
@@ -236,8 +237,7 @@ def read(piece: Piece, columns: Sequence[str] | None = None) -> Iterator[pa.Reco
         for batch in batches:
             wanted = _between(batch, piece.first, piece.end)
             if wanted.num_rows:
-                known = {"recorder": piece.file.recorder, "host": piece.file.host}
-                yield conform(wanted, schema, known)
+                yield conform(wanted, schema, piece.file.identity)
     except FileNotFoundError as error:
         raise RecordingChanged(
             f"{path} is not there: it has been deleted since the reading was planned, or this host "

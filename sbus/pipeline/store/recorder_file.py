@@ -17,9 +17,8 @@ import msgspec
 from sbus.errors import ConfigurationError
 from sbus.pipeline.store.row_batches import RecorderIdentity
 
-VERSION: Final = 1
+VERSION: Final = 2
 PATTERN: Final = "recorder-*.json"
-_FORMER_NAME: Final = "manifest.json"
 
 
 class RecorderFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,18 +71,8 @@ def load(home: Path) -> RecorderFile | None:
     return found
 
 
-def check_format(directory: Path) -> None:
-    """Raises ConfigurationError if a recording there is in the format before the first release."""
-    for former in directory.glob(f"*/{_FORMER_NAME}"):
-        raise ConfigurationError(
-            f"{former.parent} is a recording in a former format, with a manifest, which this "
-            "version cannot read: record to another directory, or delete it"
-        )
-
-
 def load_all(directory: Path) -> list[RecorderFile]:
     """Those of all recorders, by name. Raises ConfigurationError."""
-    check_format(directory)
     homes = sorted({path.parent for path in directory.glob(f"*/{PATTERN}")})
     return [found for found in map(load, homes) if found is not None]
 

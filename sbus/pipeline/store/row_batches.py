@@ -1,4 +1,4 @@
-"""Batches of rows, ready to be written, with the columns that all rows of a recorder share."""
+"""Batches of rows, ready to be written to a segment file; and the identity of a recorder."""
 
 import hashlib
 import os
@@ -10,8 +10,9 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from sbus.pipeline.store.schemas import GAP, MESSAGE, MESSAGES, TIMESTAMP, conform
+from sbus.pipeline.store.schemas import GAP, MESSAGE, SEGMENT_SCHEMAS, TIMESTAMP, conform
 from sbus.unix.address import parse_address
 from sbus.unix.machine_id import machine_id
 
@@ -53,37 +54,34 @@ class RowBatch(NamedTuple):
 
 
 def row_batch(
-    schema: pa.Schema,
-    identity: RecorderIdentity,
+    table: str,
     first_offset: int,
     stamps_us: "np.ndarray[Any, np.dtype[np.int64]]",
     columns: Mapping[str, pa.Array],
 ) -> RowBatch:
-    """Rows with the offsets from `first_offset` on; the other columns of `schema` are null."""
-    count = len(stamps_us)
+    """Rows with the offsets from `first_offset` on; the other columns of the table are null."""
     known = {
-        **{name: pa.repeat(getattr(identity, name), count) for name in ("recorder", "host", "bus")},
-        "offset": pa.array(np.arange(first_offset, first_offset + count)),
+        "offset": pa.array(np.arange(first_offset, first_offset + len(stamps_us))),
         "timestamp": pa.array(stamps_us, TIMESTAMP),
         **columns,
     }
-    rows = conform(pa.RecordBatch.from_pydict(known), schema)
+    rows = conform(pa.RecordBatch.from_pydict(known), SEGMENT_SCHEMAS[table])
     return RowBatch(rows, int(stamps_us.max()))
 
 
 def message_batch(
-    identity: RecorderIdentity,
     first_offset: int,
     stamps_us: "np.ndarray[Any, np.dtype[np.int64]]",
     columns: Mapping[str, pa.Array],
     losses: Losses,
 ) -> RowBatch:
-    """Rows of the table `messages`, with gaps at the places of `losses`."""
+    """Rows of the table `messages`, with `key` and `value`; gaps at the places of `losses`."""
     count = len(stamps_us)
     if losses:
         kinds = pa.array([GAP if at in losses else MESSAGE for at in range(count)])
         lost = pa.array([losses.get(at) for at in range(count)], pa.int64())
     else:
         kinds, lost = pa.repeat(MESSAGE, count), pa.nulls(count, pa.int64())
-    all_columns = {**columns, "kind": kinds, "lost": lost}
-    return row_batch(MESSAGES, identity, first_offset, stamps_us, all_columns)
+    sizes = pc.binary_length(columns["value"])
+    all_columns = {**columns, "payload_bytes": sizes, "kind": kinds, "lost": lost}
+    return row_batch("messages", first_offset, stamps_us, all_columns)

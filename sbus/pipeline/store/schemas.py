@@ -1,7 +1,8 @@
 """The three tables of a recording, as Arrow schemas.
 
 Each row has an `offset`: 0, 1, 2 … per recorder and table, never used twice. `key` is text as
-`protocol.text.to_text` writes it. `value` is the payload, null for another user's secret message.
+`protocol.text.to_text` writes it. `value` is the payload, null for another user's secret message;
+`payload_bytes` is its size, so questions about sizes need not read payloads.
 A row of kind GAP stands where `lost` messages are missing; null means that the number is unknown.
 Columns about the publisher are null where it is unknown.
 """
@@ -15,8 +16,10 @@ import pyarrow as pa
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
+IDENTITY: Final = ("recorder", "incarnation", "host", "bus")
+"""The columns that are the same in all rows of a recording by one recorder."""
 _COMMON: Final = [
-    *((name, pa.string()) for name in ("recorder", "host", "bus")),
+    *((name, pa.string()) for name in IDENTITY),
     ("offset", pa.int64()),
     ("timestamp", TIMESTAMP),
 ]
@@ -26,6 +29,7 @@ MESSAGES: Final = pa.schema(
     [
         ("key", pa.string()),
         ("value", pa.binary()),
+        ("payload_bytes", pa.int64()),
         ("kind", pa.string()),
         ("lost", pa.int64()),
         *_COMMON,
@@ -69,14 +73,18 @@ EVENTS: Final = pa.schema(
 """`fields` is the whole event, as a JSON object."""
 
 TABLES: Final = {"messages": MESSAGES, "clients": CLIENTS, "events": EVENTS}
+SEGMENT_SCHEMAS: Final = {
+    name: pa.schema([field for field in schema if field.name not in IDENTITY])
+    for name, schema in TABLES.items()
+}
+"""The columns in segment files: readers know the others from the recorder's file."""
 PARTITIONS: Final = pa.schema(
     [
         ("date", pa.date32()),
         *((name, pa.string()) for name in ("host", "recorder", "incarnation")),
     ]
 )
-"""The columns by which sealed rows are divided into files. `date`, in UTC, and `incarnation`, which
-tells recordings of the same recorder apart, are only there."""
+"""The columns by which sealed rows are divided into files. `date`, in UTC, is only there."""
 
 MESSAGE: Final = "MSG"
 GAP: Final = "GAP"
@@ -93,7 +101,7 @@ def timestamp_us(moment: datetime) -> int:
 
 
 def conform(
-    batch: pa.RecordBatch, schema: pa.Schema, known: Mapping[str, str] = MappingProxyType({})
+    batch: pa.RecordBatch, schema: pa.Schema, known: Mapping[str, str | None] = MappingProxyType({})
 ) -> pa.RecordBatch:
     """The columns of `schema`, in its order. One that the batch lacks has the same value in every
     row: that in `known`, or null."""

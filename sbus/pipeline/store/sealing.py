@@ -145,6 +145,7 @@ class _DateWriter:
         self._files, base = file_system(table.uri)
         self._target = f"{base}/{self._path}"
         self._schema = file_schema(table.name)
+        self._known = {"bus": recorder.bus}
         self._files.create_dir(f"{base}/{folder}", recursive=True)
         self._stream = self._files.open_output_stream(self._target)
         self._parquet = pq.ParquetWriter(self._stream, self._schema, compression="zstd")
@@ -154,7 +155,7 @@ class _DateWriter:
         self._bounds: dict[str, list[Any]] = {"offset": [], "timestamp": []}
 
     def write(self, rows: pa.RecordBatch) -> None:
-        self._waiting.append(conform(rows, self._schema))
+        self._waiting.append(conform(rows, self._schema, self._known))
         self._waiting_bytes += rows.nbytes
         self._rows += rows.num_rows
         for name, bounds in self._bounds.items():

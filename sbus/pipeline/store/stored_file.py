@@ -12,6 +12,7 @@ from pyarrow import fs
 
 from sbus.errors import ConfigurationError
 from sbus.pipeline.store.recorder_file import qualified
+from sbus.pipeline.store.schemas import IDENTITY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,8 @@ class StoredFile:
     recorder: str
     incarnation: str
     host: str
+    bus: str | None = None
+    """None for a sealed file, which has it as a column."""
     first: int
     end: int
     rows: int
@@ -35,6 +38,11 @@ class StoredFile:
     oldest_us: int | None = None
     newest_us: int | None = None
     """Timestamps, at most two milliseconds too wide; None if unknown."""
+
+    @property
+    def identity(self) -> dict[str, str | None]:
+        """The columns that the file may lack."""
+        return {name: getattr(self, name) for name in IDENTITY}
 
     @property
     def qualified_name(self) -> str:

@@ -18,7 +18,7 @@ from sbus.errors import ConfigurationError
 from sbus.pipeline.store import recorder_file, segment_file
 from sbus.pipeline.store.recorder_file import RecorderFile
 from sbus.pipeline.store.row_batches import RecorderIdentity, RowBatch
-from sbus.pipeline.store.schemas import TABLES
+from sbus.pipeline.store.schemas import SEGMENT_SCHEMAS, TABLES
 from sbus.pipeline.store.segment_file import SegmentFileWriter, segment_files, segment_path
 
 _LOCK_NAME = "lock"
@@ -72,7 +72,7 @@ class TableWriter:
 
     def _begin(self, first: int) -> SegmentFileWriter:
         path = segment_path(self._home, self.name, first)
-        return SegmentFileWriter(path, first, TABLES[self.name])
+        return SegmentFileWriter(path, first, SEGMENT_SCHEMAS[self.name])
 
 
 def is_written(directory: Path, recorder: str) -> bool:
@@ -103,7 +103,6 @@ class RecordingWriter:
         self.directory = directory
         self.identity = identity
         self.home = directory / identity.recorder
-        recorder_file.check_format(directory)
         (self.home / "hot").mkdir(parents=True, exist_ok=True)
         self._lock = self._take_lock()
         self.tables: dict[str, TableWriter] = {}

@@ -9,7 +9,6 @@ import threading
 import time
 from pathlib import Path
 
-from sbus.pipeline.store.reader import RecordingChanged
 from tests.support.bus import Bus
 from tests.support.recorder_process import recorded, recorders, snapshot
 from tests.support.threads import meanwhile
@@ -30,9 +29,9 @@ def test_committed_rows_survive_a_kill_at_any_instant(bus: Bus, tmp_path: Path) 
         for _ in range(KILLS):
             recorder = started.start(bus.address, directory, *options)
             time.sleep(chance.uniform(0, LIFE_SECONDS_MAX))
-            before = committed_end(directory)
+            before = snapshot(directory).end
             recorder.kill()
-            after = committed_end(directory)
+            after = snapshot(directory).end
             assert after >= before >= committed, "what had been committed is gone"
             goings_on += after > committed > 0
             committed = after
@@ -42,15 +41,6 @@ def test_committed_rows_survive_a_kill_at_any_instant(bus: Bus, tmp_path: Path) 
     unknown_gaps = check_sequence(rows)
     assert unknown_gaps == goings_on + 1, "each that went on says so once, the last one included"
     assert len(rows) > KILLS * RUN_MESSAGES, "there was no load"
-
-
-def committed_end(directory: Path) -> int:
-    """The end of the recording; without a grace period a file may disappear meanwhile."""
-    while True:
-        try:
-            return snapshot(directory).end
-        except RecordingChanged:
-            continue
 
 
 def publish(bus: Bus, stop: threading.Event) -> None:

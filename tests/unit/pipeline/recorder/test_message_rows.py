@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 from sbus.client.inbox import Lost
 from sbus.client.message_joiner import MissedItems, MonitoredBatch
 from sbus.pipeline.recorder.message_rows import GAP_PACKET, of_monitored, of_packets
-from sbus.pipeline.store.schemas import MESSAGES
+from sbus.pipeline.store.schemas import SEGMENT_SCHEMAS
 from sbus.protocol.admin_streams import Messages
 from sbus.protocol.text import from_text
-from tests.support.written import IDENTITY
 
 KEYS = st.binary(max_size=12).map(lambda key: key.replace(b"\0", b""))
 NUMBERS = st.integers(0, 2**62)
@@ -28,9 +27,9 @@ def test_packets_and_losses_become_rows_in_order(
     stamps_ns = data.draw(st.lists(NUMBERS, min_size=len(items), max_size=len(items)))
     packets = [b"MSG %b\0%b" % item if isinstance(item, tuple) else GAP_PACKET for item in items]
     losses = {at: item for at, item in enumerate(items) if not isinstance(item, tuple)}
-    batch = of_packets(IDENTITY, first, packets, stamps_ns, losses)
+    batch = of_packets(first, packets, stamps_ns, losses)
     batch.rows.validate(full=True)
-    assert batch.rows.schema.equals(MESSAGES)
+    assert batch.rows.schema.equals(SEGMENT_SCHEMAS["messages"])
     stamps_us = [ns // 1000 for ns in stamps_ns]
     assert batch.newest_us == max(stamps_us)
     assert batch.rows["offset"].to_pylist() == list(range(first, first + len(items)))
@@ -80,7 +79,7 @@ def test_monitored_messages_become_rows_with_their_publishers() -> None:
         monitored(["!/cred///"], [None], [None], time=2.0, program=""),
         Lost(None),
     ]
-    batch = of_monitored(IDENTITY, 5, batches, 3_000_000)
+    batch = of_monitored(5, batches, 3_000_000)
     batch.rows.validate(full=True)
     columns = ("key", "value", "kind", "lost", "client", "uid", "gid", "pid", "program")
     rows = zip(*(batch.rows[name].to_pylist() for name in columns), strict=True)
@@ -124,7 +123,9 @@ def test_rows_of_batches_are_those_of_their_messages(
         cut = data.draw(st.integers(0, len(whole)))
         batches.append(monitored(keys, sizes, recipients, whole[:cut], whole[cut:]))
         wanted += [(*one, "MSG", None) for one in item]
-    rows = of_monitored(IDENTITY, 0, batches, 0).rows
+    rows = of_monitored(0, batches, 0).rows
     rows.validate(full=True)
+    sizes = [value if value is None else len(value) for value in rows["value"].to_pylist()]
+    assert rows["payload_bytes"].to_pylist() == sizes
     names = ("key", "value", "recipients", "kind", "lost")
     assert [*zip(*(rows[name].to_pylist() for name in names), strict=True)] == wanted

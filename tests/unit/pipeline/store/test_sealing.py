@@ -23,7 +23,7 @@ from sbus.pipeline.store import recorder_file, sealed_table, sealing, segment_fi
 from sbus.pipeline.store.reader import RecordingChanged, read
 from sbus.pipeline.store.recorder_file import RecorderFile
 from sbus.pipeline.store.retention import Retention, drop_expired
-from sbus.pipeline.store.schemas import MESSAGES, TABLES
+from sbus.pipeline.store.schemas import MESSAGES, PARTITIONS, TABLES
 from sbus.pipeline.store.sealed_table import SealedTable, SealedTableFailed
 from sbus.pipeline.store.sealing import Interrupted, Sealer
 from sbus.pipeline.store.segment_file import RecordingDamaged
@@ -104,7 +104,7 @@ def test_a_sealed_segment_file_is_parquet_with_the_same_rows(tmp_path: Path) -> 
     assert NOON_US - 1000 < file.oldest_us <= NOON_US
     assert NOON_US + 1500 <= file.newest_us < NOON_US + 3000
     assert file.bytes == Path(file.path).stat().st_size
-    assert set(pq.read_schema(file.path).names) == set(MESSAGES.names) - {"host", "recorder"}
+    assert set(pq.read_schema(file.path).names) == set(MESSAGES.names) - set(PARTITIONS.names)
     assert offsets(messages(tmp_path)) == as_delta(tmp_path) == [0, 1]
     assert offsets(before) == [0, 1], "who planned before can still read"
 

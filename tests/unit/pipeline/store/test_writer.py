@@ -159,14 +159,13 @@ def test_two_recordings_of_one_recorder_are_not_put_together(
     assert offsets(messages(tmp_path / "copy")) == [0, 1, 2]
 
 
-def test_a_recording_in_the_former_format_is_refused(tmp_path: Path) -> None:
-    former = tmp_path / "birch-0"
-    former.mkdir()
-    (former / "manifest.json").write_text("{}")
-    with pytest.raises(ConfigurationError, match="birch-0 is a recording in a former format"):
+def test_a_recording_of_another_version_is_refused(tmp_path: Path) -> None:
+    write_segments(tmp_path, STAMPS)
+    (about,) = tmp_path.glob("*/recorder-*.json")
+    about.write_bytes(about.read_bytes().replace(b'"version": 2', b'"version": 1'))
+    with pytest.raises(ConfigurationError, match="is of version 1; this program understands 2"):
         RecordingWriter(tmp_path, IDENTITY)
-    assert list(tmp_path.iterdir()) == [former], "nothing is begun beside it"
-    with pytest.raises(ConfigurationError, match="birch-0 is a recording in a former format"):
+    with pytest.raises(ConfigurationError, match="is of version 1; this program understands 2"):
         Recording(tmp_path).check()
 
 
