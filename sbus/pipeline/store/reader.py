@@ -16,6 +16,7 @@ A URI stands for sealed rows alone.
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -151,28 +152,32 @@ class Recording:
     def _hot_files(self, recorder: RecorderFile, name: str) -> list[StoredFile]:
         assert self.directory is not None
         paths = segment_files(self.directory / recorder.recorder, name)
-        firsts = [first_offset(path) for path in paths]
-        try:
-            ends = [*firsts[1:], *map(segment_file.committed_end, paths[-1:])]
-            sizes = [path.stat().st_size for path in paths]
-        except FileNotFoundError as error:
-            raise RecordingChanged(f"{error.filename} is deleted since it was listed") from error
-        return [
-            StoredFile(
-                path=str(path),
-                table=name,
-                is_sealed=False,
-                recorder=recorder.recorder,
-                incarnation=recorder.incarnation,
-                host=recorder.host,
-                bus=recorder.bus,
-                first=first,
-                end=end,
-                rows=end - first,
-                bytes=size,
-            )
-            for path, first, end, size in zip(paths, firsts, ends, sizes, strict=True)
-        ]
+        following = [*map(first_offset, paths[1:]), None]
+        files = []
+        for path, end in zip(paths, following, strict=True):
+            # A file that has gone since it was listed is sealed.
+            with suppress(FileNotFoundError):
+                files.append(_segment_file(path, name, recorder, end))
+        return files
+
+
+def _segment_file(path: Path, name: str, recorder: RecorderFile, end: int | None) -> StoredFile:
+    """Up to `end`, or to where it is committed now. Raises FileNotFoundError."""
+    first = first_offset(path)
+    end = segment_file.committed_end(path) if end is None else end
+    return StoredFile(
+        path=str(path),
+        table=name,
+        is_sealed=False,
+        recorder=recorder.recorder,
+        incarnation=recorder.incarnation,
+        host=recorder.host,
+        bus=recorder.bus,
+        first=first,
+        end=end,
+        rows=end - first,
+        bytes=path.stat().st_size,
+    )
 
 
 def _snapshot(sealed_end: int, files: Sequence[StoredFile]) -> TableSnapshot:

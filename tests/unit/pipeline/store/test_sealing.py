@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbus.errors import ConfigurationError
-from sbus.pipeline.store import recorder_file, sealed_table, sealing, segment_file
+from sbus.pipeline.store import reader, recorder_file, sealed_table, sealing, segment_file
 from sbus.pipeline.store.reader import RecordingChanged, read
 from sbus.pipeline.store.recorder_file import RecorderFile
 from sbus.pipeline.store.retention import Retention, drop_expired
@@ -247,6 +247,29 @@ def test_sealed_segment_files_are_deleted_after_the_grace_period(tmp_path: Path)
     assert offsets(messages(tmp_path)) == [0]
     with pytest.raises(RecordingChanged, match="messages-0"):
         offsets(before)
+
+
+def test_a_segment_file_may_be_deleted_while_a_reader_lists_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may even be the one that was written: its rows are found where they are sealed."""
+    with RecordingWriter(tmp_path, IDENTITY) as recording:
+        append(recording, [NOON_US] * 3)
+        recording.roll()
+        append(recording, [NOON_US] * 2)
+
+        def listed(home: Path, table: str) -> list[Path]:
+            paths = segment_file.segment_files(home, table)
+            recording.roll()
+            one = sealer(tmp_path)
+            one.seal()
+            one.delete_sealed(0)
+            return paths
+
+        monkeypatch.setattr(reader, "segment_files", listed)
+        table = messages(tmp_path)
+        assert [file.is_sealed for file in table.files] == [True, True]
+        assert offsets(table) == list(range(5))
 
 
 def test_a_recorder_whose_segment_files_were_deleted_does_not_reuse_offsets(tmp_path: Path) -> None:
