@@ -48,7 +48,7 @@ class _SourceTexts(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
 
 
 SOURCE_OPTIONS: Final = _SourceTexts.__struct_encode_fields__
-SINK_OPTIONS: Final = ("socket", "key")
+SINK_OPTIONS: Final = ("socket", "key", "checkpointLocation")
 OF_SPARK: Final = frozenset({"checkpointlocation"})
 """Options for Spark itself, which it passes on."""
 OF_CATALOG: Final = "provider"
@@ -83,10 +83,11 @@ class SourceOptions(_SourceTexts, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Where to publish; `key` is for rows without one."""
+    """Where to publish; `key` is for rows without one, `checkpoint` is that of a stream."""
 
     socket: str
     key: bytes | None
+    checkpoint: str | None
 
 
 def source_options(given: Mapping[str, str]) -> SourceOptions:
@@ -153,8 +154,12 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     chosen = _canonical(given, SINK_OPTIONS)
     if "socket" not in chosen:
         raise ConfigurationError("nothing says where to publish: give socket, the address of a bus")
-    socket = _address(chosen["socket"])
-    return SinkOptions(socket, _bytes("key", chosen["key"]) if "key" in chosen else None)
+    checkpoint = chosen.get("checkpointLocation")
+    return SinkOptions(
+        socket=_address(chosen["socket"]),
+        key=_bytes("key", chosen["key"]) if "key" in chosen else None,
+        checkpoint=None if checkpoint is None else _absolute(_location(checkpoint)),
+    )
 
 
 def _canonical(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
@@ -164,10 +169,8 @@ def _canonical(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, st
     chosen: dict[str, str] = {}
     for property_, value in given.items():
         name = property_.removeprefix("option.") if is_table else property_
-        if name.lower() in OF_SPARK:
-            continue
         if name.lower() not in spelled:
-            if is_table and name == property_:
+            if name.lower() in OF_SPARK or (is_table and name == property_):
                 continue
             raise ConfigurationError(f"unknown option {name!r}{suggest(name, names)}")
         chosen[spelled[name.lower()]] = value
@@ -187,14 +190,19 @@ def _location(text: str) -> str:
     return rest.removeprefix("//")
 
 
+def _absolute(location: str) -> str:
+    """Tasks run in another directory."""
+    return location if "://" in location else os.path.abspath(location)
+
+
 def _address(text: str) -> str:
-    """The address, absolute, because tasks run in another directory."""
+    """The address, absolute."""
     try:
         address = parse_address(text)
         address.sockaddr()
     except AddressError as error:
         raise ConfigurationError(f"socket: {error}") from error
-    return os.path.abspath(text) if isinstance(address, PathAddress) else text
+    return _absolute(text) if isinstance(address, PathAddress) else text
 
 
 def _patterns(text: str) -> tuple[bytes, ...]:

@@ -1,14 +1,18 @@
-"""Publishing the rows of a data frame, batch or stream: at least once.
+"""Publishing the rows of a data frame: the tasks of a batch, or the driver for a stream.
 
-Each task has its own connection, made with its first row, and is done when the bus has accepted
-everything. Spark runs a task that fails again, which publishes all of its rows again. A row that
-the bus refuses would be refused again, so it ends the query on the driver, with the bus's reason.
+A batch is published at least once. Each task has its own connection, and is done when the bus has
+accepted everything; if it fails, Spark runs it again, and it publishes all of its rows again.
 
-The bus is on one host, so all tasks must run there.
+Of a stream, tasks stage their rows, and when all are done the driver publishes what they staged
+(`staging.py`). So a repeated batch publishes nothing again. If the driver dies while it publishes,
+the rows since the last confirmation, at most `SYNC_MESSAGES`, may be published twice: only the bus
+knows them.
+
+The bus is on one host, so the tasks of a batch, or the driver of a stream, must run there.
 """
 
-import re
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -18,148 +22,93 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.types import BinaryType, StringType, StructType
 
-from sbus.client.blocking import connect
-from sbus.errors import BusError, ConfigurationError, Disconnected, PacketRefused
-from sbus.pipeline.spark.options import SinkOptions
-from sbus.protocol.keys import SLASH, is_reserved
-from sbus.protocol.secret_keys import is_secret_key
-from sbus.protocol.text import from_text, to_text
-
-ANSWER_SECONDS_MAX = 60.0
-"""A bus that accepts and answers nothing for this long is taken for dead."""
-SYNC_MESSAGES = 1_000
-"""After this many, a task waits for the bus to confirm them. So a refusal ends the task soon, and
-the notices about it do not pile up."""
-_SHOWN_CHARACTERS_MAX = 100
-
-_OWN_FAULT = re.compile(r"\(key-too-(long|deep)\)$")
-"""How the bus's reason ends when it disconnects a client for what it published."""
-
-
-class RowsRefused(BusError):
-    """A row cannot be published; the text says why."""
+from sbus.pipeline.spark.publication import ROWS, SYNC_MESSAGES, Publication, RowsRefused
+from sbus.pipeline.spark.staging import Ledger, Staging
 
 
 @dataclass
-class Published(WriterCommitMessage):
-    """How many rows a task published; `refused` is why it did not publish all of them."""
+class Done(WriterCommitMessage):
+    """What a task has done; `refused` is why it could not. A task that raised this itself would be
+    tried again."""
 
-    messages: int
+    staged: str | None = None
     refused: str | None = None
 
 
-@dataclass(frozen=True)
-class Publication:
-    """Publishes rows on the bus at `socket`, under the key in their column or under `key`."""
-
-    socket: str
-    key: bytes | None
-
-    def publish(self, batches: Iterable[pa.RecordBatch]) -> Published:
-        """Publish these rows; returns when the bus has accepted them, or refused one.
-
-        Raises AddressError, Disconnected and TimeoutError; then another attempt may succeed.
-        """
-        count = 0
-        try:
-            messages = self._messages(batches)
-            first = next(messages, None)
-            if first is None:
-                return Published(0)
-            with connect(self.socket, timeout_seconds=ANSWER_SECONDS_MAX) as bus:
-                for key, value in chain([first], messages):
-                    bus.publish(key, value, timeout_seconds=ANSWER_SECONDS_MAX)
-                    count += 1
-                    if count % SYNC_MESSAGES == 0:
-                        bus.sync(timeout_seconds=ANSWER_SECONDS_MAX)
-                bus.sync(timeout_seconds=ANSWER_SECONDS_MAX)
-        except (PacketRefused, RowsRefused) as refusal:
-            return Published(count, str(refusal))
-        except Disconnected as end:
-            if not _OWN_FAULT.search(str(end)):
-                raise
-            return Published(count, str(end))
-        return Published(count)
-
-    def _messages(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[bytes, bytes | str]]:
-        for batch in batches:
-            values = batch["value"].to_pylist()
-            keys = batch["key"].to_pylist() if self.key is None else [self.key] * len(values)
-            for key, value in zip(keys, values, strict=True):
-                if value is None:
-                    raise RowsRefused(
-                        f"the row with the key {_shown(key)} has no value: it is null"
-                    )
-                yield self._checked(key), value
-
-    def _checked(self, key: bytes | str | None) -> bytes:
-        if key is None:
-            raise RowsRefused("a row has no key: it is null")
-        try:
-            name = from_text(key) if isinstance(key, str) else key
-        except ValueError as error:
-            raise RowsRefused(
-                f"{_shown(key)} is no key: {error}; a byte is written \\xNN, a backslash \\\\"
-            ) from error
-        if b"\0" in name:
-            raise RowsRefused(f"the key {_shown(name)} holds a NUL")
-        if is_reserved(name, SLASH) and not is_secret_key(name):
-            raise RowsRefused(f"the key {_shown(name)} is one that '!' reserves for the bus")
-        return name
+def _check(messages: Sequence[WriterCommitMessage | None]) -> list[Done]:
+    """Raises RowsRefused if one of the tasks had a row that cannot be published."""
+    done = [task for task in messages if isinstance(task, Done)]
+    for task in done:
+        if task.refused is not None:
+            raise RowsRefused(task.refused)
+    return done
 
 
-def _shown(key: bytes | str | None) -> str:
-    """A key for an error text, of bounded length."""
-    text = repr(to_text(key) if isinstance(key, bytes) else key)
-    return text if len(text) <= _SHOWN_CHARACTERS_MAX else f"{text[:_SHOWN_CHARACTERS_MAX]}…"
+class BatchWriter(DataSourceArrowWriter):
+    """`df.write.format("sbus").mode("append")`."""
 
-
-def publication(options: SinkOptions, schema: StructType, overwrite: bool) -> Publication:
-    """How to publish the columns `key` and `value`; others are ignored.
-
-    Raises ConfigurationError for columns that cannot be published.
-    """
-    if overwrite:
-        raise ConfigurationError("a bus keeps nothing that could be overwritten: use mode append")
-    kinds = {field.name: field.dataType for field in schema.fields}
-    for name in ("value", "key"):
-        if name in kinds and not isinstance(kinds[name], StringType | BinaryType):
-            raise ConfigurationError(
-                f"the column {name} is {kinds[name].simpleString()}: cast it to string or binary"
-            )
-    if "value" not in kinds:
-        raise ConfigurationError(f"no column is called value: there are {', '.join(kinds)}")
-    if ("key" in kinds) == (options.key is not None):
-        wrong = (
-            "both a column and an option are" if "key" in kinds else "neither column nor option is"
-        )
-        raise ConfigurationError(f"{wrong} called key: give one of them")
-    return Publication(options.socket, options.key)
-
-
-class _Writer:
     def __init__(self, publication: Publication) -> None:
         self._publication = publication
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self._publication.publish(iterator)
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Done:
+        try:
+            self._publication.publish(map(self._publication.checked, iterator))
+        except RowsRefused as refusal:
+            return Done(refused=str(refusal))
+        return Done()
 
-    def commit(
-        self, messages: list[WriterCommitMessage | None], batchId: int | None = None
-    ) -> None:
-        """All tasks are done. Raises RowsRefused if the bus refused a row of one of them."""
-        for task in messages:
-            if isinstance(task, Published) and task.refused is not None:
-                raise RowsRefused(
-                    f"the bus was sent {task.messages} messages of a task, then: {task.refused}"
-                )
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        _check(messages)
 
 
-class BatchWriter(_Writer, DataSourceArrowWriter):
-    """`df.write.format("sbus").mode("append")`."""
-
-
-class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+class StreamWriter(DataSourceStreamArrowWriter):
     """`df.writeStream.format("sbus")`."""
+
+    def __init__(self, publication: Publication, staging: Staging) -> None:
+        self._publication = publication
+        self._staging = staging
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Done:
+        rows = map(self._publication.checked, iterator)
+        try:
+            first = next(rows, None)
+            if first is None:
+                return Done()
+            return Done(staged=self._staging.stage(chain([first], rows), ROWS))
+        except RowsRefused as refusal:
+            return Done(refused=str(refusal))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Publish the batch, or the rest of it. Raises RowsRefused, AddressError, Disconnected,
+        TimeoutError, OSError."""
+        staged = [task.staged for task in _check(messages) if task.staged is not None]
+        with self._staging.locked():
+            ledger = self._staging.load()
+            if ledger is None or ledger.batch < batchId:
+                ledger = Ledger(batchId, staged)
+                self._staging.save(ledger)
+            elif ledger.files:
+                _warn_of_repetition(ledger)
+            self._staging.delete_others(ledger.files)
+            if ledger.files:
+                self._publish(ledger)
+
+    def _publish(self, ledger: Ledger) -> None:
+        def confirmed(count: int) -> None:
+            ledger.published = count
+            self._staging.save(ledger)
+
+        rows = self._staging.rows(ledger.files)
+        self._publication.publish(rows, ledger.published, confirmed)
+        ledger.files.clear()
+        self._staging.save(ledger)
+        self._staging.delete_others([])
+
+
+def _warn_of_repetition(ledger: Ledger) -> None:
+    warnings.warn(
+        f"sbus: batch {ledger.batch} was being published when a driver ended: of its rows "
+        f"{ledger.published} to {ledger.published + SYNC_MESSAGES} some may be published twice",
+        stacklevel=2,
+    )

@@ -27,8 +27,10 @@ from sbus.pipeline.spark.options import (
     source_options,
     table_options,
 )
+from sbus.pipeline.spark.publication import publication
 from sbus.pipeline.spark.readers import BatchReader, RefusedStream, StreamReader
-from sbus.pipeline.spark.sink import BatchWriter, StreamWriter, publication
+from sbus.pipeline.spark.sink import BatchWriter, StreamWriter
+from sbus.pipeline.spark.staging import Staging
 from sbus.pipeline.store.reader import Recording
 from sbus.pipeline.store.schemas import TABLES
 
@@ -65,7 +67,12 @@ class DefaultSource(DataSource):
         return BatchWriter(publication(sink_options(self.options), schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        return StreamWriter(publication(sink_options(self.options), schema, overwrite))
+        options = sink_options(self.options)
+        if options.checkpoint is None:
+            raise ConfigurationError(
+                "give the option checkpointLocation: what is published is noted there"
+            )
+        return StreamWriter(publication(options, schema, overwrite), Staging(options.checkpoint))
 
 
 def _options(given: Mapping[str, str], schema: StructType | None = None) -> SourceOptions:

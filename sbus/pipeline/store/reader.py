@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sbus.errors import ConfigurationError, SbusError
@@ -71,6 +72,12 @@ class TableSnapshot:
             if file.first < found and not is_old:
                 found = min(found, self._offset_in(file, timestamp_us))
         return found
+
+    def timestamp_us(self, offset: int) -> int:
+        """Of the row with this offset, or the next one that is there; there is one."""
+        batches = (b for piece in self.plan(offset, self.end) for b in read(piece, ["timestamp"]))
+        oldest: int = pc.min(next(batches)["timestamp"].cast(pa.int64())).as_py()
+        return oldest
 
     def _offset_in(self, file: StoredFile, timestamp_us: int) -> int:
         piece = file.piece(file.first, file.end)

@@ -8,14 +8,9 @@ does that was not killed, without a file too many.
 """
 
 import argparse
-import ctypes
-import os
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -27,7 +22,7 @@ from sbus.pipeline.store.schemas import TABLES
 from sbus.pipeline.store.sealed_table import SealedTable
 from sbus.pipeline.store.sealing import Sealer
 from sbus.pipeline.store.writer import RecordingWriter
-from tests.support.bus import PROJECT
+from tests.support.deaths import dies_at, in_child, is_preloaded, preloaded
 from tests.support.written import (
     DAY_US,
     IDENTITY,
@@ -42,6 +37,7 @@ from tests.support.written import (
     write_segments,
 )
 
+MODULE = "tests.pipeline.recorder.deaths_at_writes"
 MIDNIGHT_US = NOON_US + DAY_US // 2
 OLD_ROWS = 2
 """Of the first segment file, which is too old after a day."""
@@ -95,34 +91,14 @@ def check_mended(directory: Path) -> None:
     assert len(list(directory.glob("*/hot/messages-*"))) == 2, "only the one that is written"
 
 
-def in_child(work: Callable[[], None]) -> int:
-    """Its exit status, negative for a signal. A process of its own, because threads of deltalake
-    and Arrow do not survive a fork."""
-    pid = os.fork()
-    if not pid:
-        try:
-            work()
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
-            os._exit(1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-def run_and_die(directory: Path, call: int) -> None:
-    ctypes.CDLL(None).die_at(ctypes.c_long(call))
-    run(directory)
-
-
 def run_once(prepared: Path, directory: Path, call: int) -> bool:
     """Kill a recorder instead of this call, and check what is left. False: it made fewer calls."""
     shutil.copytree(prepared, directory)
-    status = in_child(partial(run_and_die, directory, call))
-    assert status in (0, -signal.SIGKILL), f"call {call}: the recorder failed"
+    has_died = dies_at(call, partial(run, directory))
     for then in (check, check_mended):
         assert in_child(partial(then, directory)) == 0, f"after a death at call {call}"
     shutil.rmtree(directory)
-    return status != 0
+    return has_died
 
 
 def run_all(directory: Path, first: int, step: int) -> int:
@@ -135,25 +111,13 @@ def run_all(directory: Path, first: int, step: int) -> int:
     return deaths
 
 
-def preloaded(arguments: Sequence[str]) -> int:
-    """Run this program with the library that kills it; returns its exit status."""
-    with tempfile.TemporaryDirectory() as directory:
-        library = Path(directory, "die_at_write.so")
-        source = Path(__file__).with_name("die_at_write.c")
-        flags = ["-shared", "-fPIC", "-O2", "-Wall", "-Werror"]
-        subprocess.run(["gcc", *flags, "-o", library, source], check=True)
-        command = [sys.executable, "-m", "tests.pipeline.recorder.deaths_at_writes", *arguments]
-        environment = {**os.environ, "LD_PRELOAD": str(library)}
-        return subprocess.run(command, cwd=PROJECT, env=environment, check=False).returncode
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--first", type=int, default=1, help="the first of the calls")
     parser.add_argument("--step", type=int, default=1, help="from one of them to the next")
     options = parser.parse_args()
-    if not hasattr(ctypes.CDLL(None), "die_at"):
-        return preloaded(sys.argv[1:])
+    if not is_preloaded():
+        return preloaded(MODULE, sys.argv[1:])
     with tempfile.TemporaryDirectory() as directory:
         deaths = run_all(Path(directory), **vars(options))
     sys.stdout.write(f"{deaths} deaths, each before another write: every row is there once\n")

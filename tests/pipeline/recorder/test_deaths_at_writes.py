@@ -7,10 +7,11 @@ import shutil
 
 import pytest
 
-from tests.pipeline.recorder.deaths_at_writes import preloaded
+from tests.pipeline.recorder.deaths_at_writes import MODULE
+from tests.support.deaths import preloaded
 
 pytestmark = pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc")
 
 
 def test_every_row_is_there_once() -> None:
-    assert preloaded(["--first", "5", "--step", "67"]) == 0
+    assert preloaded(MODULE, ["--first", "5", "--step", "67"]) == 0

@@ -12,11 +12,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows
 from pyspark.sql.streaming.query import StreamingQuery
 
+from sbus.pipeline.spark.lag import LagListener
 from sbus.pipeline.spark.options import source_options
 from sbus.pipeline.spark.readers import StreamReader
 from sbus.pipeline.store.schemas import MESSAGES
 from sbus.pipeline.store.sealed_table import SealedTable
 from tests.support.small_recording import SmallRecorder, numbered
+from tests.support.threads import wait_until
 
 FINISH_SECONDS_MAX = 60
 ALL = ReadAllAvailable()
@@ -166,6 +168,26 @@ def test_sealing_compaction_and_retention_do_not_disturb_a_stream(
         left = spark.read.format("sbus").load(str(recording)).count()
     assert offsets(spark, tmp_path) == [("alder", offset) for offset in range(55)]
     assert left == 5, "what was dropped is gone, but the segment being written stays"
+
+
+def test_a_listener_tells_how_far_a_query_is_behind(
+    spark: SparkSession, start: Start, tmp_path: Path
+) -> None:
+    with SmallRecorder(tmp_path / "rec") as alder:
+        alder.record(numbered(10))
+        listener = LagListener(str(tmp_path / "rec"))
+        spark.streams.addListener(listener)
+        try:
+            slow = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "4"}
+            running = start(once=False, **slow, minOffsetsPerTrigger="4")
+            wait_until(lambda: bool(listener.lags()), "a batch")
+            assert list(listener.lags()) == [str(running.id)]
+            wait_until(lambda: listener.lags()[str(running.id)].rows == 2, "two batches")
+            assert listener.lags()[str(running.id)].seconds > 1
+            running.stop()
+            wait_until(lambda: not listener.lags(), "the end")
+        finally:
+            spark.streams.removeListener(listener)
 
 
 def test_by_default_a_stream_begins_with_the_next_row(

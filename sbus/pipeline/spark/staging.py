@@ -1,0 +1,92 @@
+"""What a streaming query publishes, in its checkpoint: the rows that tasks staged, and a ledger.
+
+    CHECKPOINT/sbus/staged/….arrows    the rows of a task, checked
+    CHECKPOINT/sbus/ledger.json        the batch that is published, its files, and how far
+
+Spark repeats a batch that a driver did not finish, and the tasks may then have its rows in another
+order. So the ledger counts: once it names the files of a batch, those are published, from the row
+on that it says, whatever is staged for the same batch later. A batch without files is published.
+"""
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+from pyarrow.fs import FileSelector, LocalFileSystem
+
+from sbus.pipeline.store.recorder_file import locked, sync
+from sbus.pipeline.store.stored_file import file_system
+
+
+class Ledger(msgspec.Struct):
+    batch: int
+    files: list[str]
+    """Of the rows to publish, in this order; none when all are published."""
+    published: int = 0
+    """So many of their rows, at least."""
+
+
+class Staging:
+    """Of the query with this checkpoint, a directory or URI. Every method raises OSError."""
+
+    def __init__(self, checkpoint: str) -> None:
+        self._root = f"{checkpoint}/sbus"
+
+    def stage(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> str:
+        """Bring rows to disk; returns the name of their file."""
+        name = f"{uuid.uuid4().hex}.arrows"
+        files, root = file_system(self._root)
+        files.create_dir(f"{root}/staged", recursive=True)
+        with (
+            files.open_output_stream(f"{root}/staged/{name}") as stream,
+            pa.ipc.new_stream(stream, schema) as rows,
+        ):
+            for batch in batches:
+                rows.write_batch(batch)
+        self._sync(f"staged/{name}", "staged", "")
+        return name
+
+    def rows(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        files, root = file_system(self._root)
+        for name in names:
+            with files.open_input_stream(f"{root}/staged/{name}") as stream:
+                yield from pa.ipc.open_stream(stream)
+
+    def delete_others(self, names: Sequence[str]) -> None:
+        """Delete all staged files but these."""
+        files, root = file_system(self._root)
+        for found in files.get_file_info(FileSelector(f"{root}/staged", allow_not_found=True)):
+            if found.base_name not in names:
+                files.delete_file(found.path)
+
+    def load(self) -> Ledger | None:
+        files, root = file_system(self._root)
+        try:
+            with files.open_input_stream(f"{root}/ledger.json") as stream:
+                return msgspec.json.decode(stream.read(), type=Ledger)
+        except FileNotFoundError:
+            return None
+
+    def save(self, ledger: Ledger) -> None:
+        """Replace the ledger in one step; it is on disk when this returns."""
+        files, root = file_system(self._root)
+        with files.open_output_stream(f"{root}/ledger.new") as stream:
+            stream.write(msgspec.json.encode(ledger))
+        self._sync("ledger.new")
+        files.move(f"{root}/ledger.new", f"{root}/ledger.json")
+        self._sync("")
+
+    def locked(self) -> AbstractContextManager[None]:
+        """One driver at a time publishes: Spark may begin again while an earlier one still does."""
+        files, root = file_system(self._root)
+        files.create_dir(root, recursive=True)
+        return locked(Path(root)) if isinstance(files, LocalFileSystem) else nullcontext()
+
+    def _sync(self, *paths: str) -> None:
+        files, root = file_system(self._root)
+        if isinstance(files, LocalFileSystem):
+            for path in paths:
+                sync(Path(root, path))

@@ -1,0 +1,17 @@
+"""A driver may die before any of its writes while it publishes, and every row is known.
+
+All of the writes: `python -m tests.pipeline.spark.deaths_at_publishing`.
+"""
+
+import shutil
+
+import pytest
+
+from tests.pipeline.spark.deaths_at_publishing import MODULE
+from tests.support.deaths import preloaded
+
+pytestmark = pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc")
+
+
+def test_rows_are_published_twice_only_where_the_ledger_cannot_know() -> None:
+    assert preloaded(MODULE, ["2", "11"]) == 0
