@@ -99,7 +99,7 @@ def show_progress(line: str) -> None:
 
 @click.group(context_settings={"show_default": True})
 def main() -> None:
-    """Measurements of the broker; see docs/benchmarks.md for what each figure means."""
+    """Measurements of broker and pipeline; docs/benchmarks.md says what each figure means."""
 
 
 def benchmark(
@@ -248,6 +248,30 @@ def soak(run: RunSettings, minutes: float, workers: int, size: int) -> Result:
         interval_seconds=SOAK_INTERVAL_SECONDS,
         settings={"workers": workers, "limits": " ".join(run.limits) or "default"},
     )
+
+
+@benchmark(
+    "recording",
+    option("--messages", click.IntRange(min=1000), 1_000_000, "Published."),
+    option("--payload-bytes", click.IntRange(min=16), 100, "Of each."),
+    several_option("--rate", "rates", (100_000, 150_000, 0), click.IntRange(min=0)),
+    option("--publishers", COUNT, 1, "Which publish in turn."),
+    click.option("--plain", is_flag=True, help="Record by a subscription."),
+)
+def recording(run: RunSettings, rates: tuple[int, ...], **load: Any) -> Result:
+    """How many messages a second are recorded without loss; a rate of 0 is all that the bus takes.
+    $TMPDIR is on the disk to be measured."""
+    from sbus.bench.recording import Load, measure
+
+    return measure(run, [Load(rate=rate, **load) for rate in rates])
+
+
+@benchmark("spark", option("--rows", click.IntRange(min=1000), 5_000_000, "Of a recording."))
+def spark(run: RunSettings, rows: int) -> Result:
+    """How fast Spark reads a recording."""
+    from sbus.bench.spark_reading import measure
+
+    return measure(run, rows)
 
 
 def run_command_line() -> None:

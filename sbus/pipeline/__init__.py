@@ -4,11 +4,10 @@
 |---|---|
 | `store/` | recordings on disk: written, read, sealed, compacted, deleted |
 | `recorder/` | the process that records a bus |
-| `spark/` | recordings and the bus as a data source of Spark |
+| `spark/` | recordings as a source, and the bus as a sink of Spark |
 | `jobs/` | questions about a recording |
 | `report/` | a page with the answers |
 | `cli/` | command lines |
-| `bench/` | measurements |
 
-Nothing else of sbus imports it. Only `spark/`, `jobs/` and `report/` need Spark and Java.
+Only the benchmarks import it. Only `spark/`, `jobs/` and `report/` need Spark and Java.
 """

@@ -46,8 +46,8 @@ FLOORS = {
     "sbus.broker": 4,
     "sbus.demo": 5,
     "sbus.cli": 5,
-    "sbus.bench": 6,
-    "sbus.pipeline": 7,
+    "sbus.pipeline": 6,
+    "sbus.bench": 7,
 }
 """Each part imports from itself and from floors below its own; nothing else of the project."""
 
@@ -75,7 +75,6 @@ ROOMS = {
     "sbus.pipeline.jobs": 1,
     "sbus.pipeline.recorder": 1,
     "sbus.pipeline.spark": 1,
-    "sbus.pipeline.bench": 2,
     "sbus.pipeline.java": 2,
     "sbus.pipeline.report": 2,
     "sbus.pipeline.cli": 3,

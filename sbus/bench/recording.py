@@ -9,18 +9,16 @@ the recording is read: all messages must be there, in order, or be counted by a 
 import os
 import socket
 import sys
-import tempfile
 import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from operator import call
 from pathlib import Path
-
-import click
+from tempfile import TemporaryDirectory
 
 from sbus.bench import BenchmarkFailed, proc
 from sbus.bench.programs import pinned, running
@@ -94,18 +92,15 @@ def publish(address: str, load: Load) -> float:
         return time.perf_counter() - begun
 
 
-def _run(load: Load, where: Path) -> Outcome:
+def _run(run: RunSettings, load: Load) -> Outcome:
     """One bus, one recorder, one load. Raises BenchmarkFailed if the recording is wrong."""
     usable = os.sched_getaffinity(0)
     bus_cpus, recorder_cpus = frozenset({min(usable)}), frozenset({max(usable)})
-    with tempfile.TemporaryDirectory(prefix="sbus-bench-", dir=where) as name:
-        directory = Path(name)
-        recording = directory / "recording"
-        run = RunSettings(directory=directory, broker_cpus=bus_cpus)
-        with run.broker(1)() as server:
+    with TemporaryDirectory(dir=run.directory) as recording:
+        with replace(run, broker_cpus=bus_cpus).broker(1)() as server:
             command = [sys.executable, "-m", "sbus.cli.sbusctl", "-a", server.address, "record"]
-            command += ["--plain", str(recording)] if load.plain else [str(recording)]
-            with running("recorder", command, directory, recorder_cpus) as recorder:
+            command += ["--plain", recording] if load.plain else [recording]
+            with running("recorder", command, run.directory, recorder_cpus) as recorder:
                 deadline = time.monotonic() + READY_SECONDS_MAX
                 while "recording to" not in recorder.error_output():
                     if recorder.process.poll() is not None or time.monotonic() > deadline:
@@ -121,7 +116,7 @@ def _run(load: Load, where: Path) -> Outcome:
                 cpu_ns = [now - before_ns[pid] for pid, now in proc.run_times_ns(pids).items()]
             if recorder.process.returncode:
                 raise BenchmarkFailed(f"the recorder failed: {recorder.error_output()}")
-        return _check(recording, load, seconds, *cpu_ns)
+        return _check(Path(recording), load, seconds, *cpu_ns)
 
 
 def _wait_idle(pid: int) -> None:
@@ -166,21 +161,19 @@ def _check(directory: Path, load: Load, seconds: float, cpu_ns: int, *bus_cpu_ns
     )
 
 
-def measure(loads: Sequence[Load], where: Path) -> Result:
+def measure(run: RunSettings, loads: Sequence[Load]) -> Result:
     outcomes = []
     for load in loads:
-        outcomes.append(_run(load, where))
+        outcomes.append(_run(run, load))
         per_second = outcomes[-1].recorded_per_second
-        click.echo(f"{load.rate or 'unpaced'}: {per_second:,.0f}/s", err=True)
+        run.progress(f"{load.rate or 'unpaced'}: {per_second:,.0f}/s")
     return Result(
-        name="record",
-        machine=proc.this_machine(),
+        name="recording",
         settings={
             "messages": loads[0].messages,
             "payload_bytes": loads[0].payload_bytes,
             "publishers": loads[0].publishers,
             "plain": loads[0].plain,
-            "directory": str(where),
         },
         columns=(
             *("asked msg/s", "published/s", "recorded/s", "lost"),
@@ -199,5 +192,5 @@ def measure(loads: Sequence[Load], where: Path) -> Result:
             for load, outcome in zip(loads, outcomes, strict=True)
         ],
         notes=["Every message was recorded in order, or counted by a GAP row."],
-        samples={str(load.rate): asdict(out) for load, out in zip(loads, outcomes, strict=True)},
+        samples={str(load.rate): outcome for load, outcome in zip(loads, outcomes, strict=True)},
     )

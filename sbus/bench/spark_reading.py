@@ -1,7 +1,4 @@
-"""How fast Spark reads a recording, beside its own scan of the same Parquet files.
-
-It prints figures and judges nothing.
-"""
+"""How fast Spark reads a recording, beside its own scan of the same Parquet files."""
 
 import statistics
 import time
@@ -13,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from sbus.bench.report import Result
+from sbus.bench.servers import RunSettings
 from sbus.pipeline.spark.selection import read
 from sbus.pipeline.spark.session import spark_session
 from sbus.pipeline.store.row_batches import RecorderIdentity, message_batch
@@ -32,9 +31,9 @@ Reader = Callable[[datetime | None], DataFrame]
 """The rows from a time on, or all."""
 
 
-def measure(directory: Path, rows: int) -> None:
-    """Print how long Spark takes for four questions about a recording made in `directory`."""
-    _record(directory, rows)
+def measure(run: RunSettings, rows: int) -> Result:
+    """Ask four questions about a recording of so many rows."""
+    _record(run.directory, rows)
     spark = spark_session()
     last = _FIRST + timedelta(seconds=rows * 0.99 / ROWS_PER_SECOND)
     questions: dict[str, Callable[[Reader], object]] = {
@@ -43,17 +42,28 @@ def measure(directory: Path, rows: int) -> None:
         "count of the last 1 %": lambda reader: reader(last).count(),
         "all columns": lambda reader: reader(None).write.format("noop").mode("overwrite").save(),
     }
-    readers = _readers(spark, directory)
+    readers = _readers(spark, run.directory)
+    seconds: dict[str, dict[str, list[float]]] = {
+        question: {name: [] for name in readers} for question in questions
+    }
     for question, ask in questions.items():
-        seconds: dict[str, list[float]] = {name: [] for name in readers}
         for _ in range(REPEATS):
             for name, reader in readers.items():
                 begun = time.monotonic()
                 ask(reader)
-                seconds[name].append(time.monotonic() - begun)
-        shown = (f"{name} {statistics.median(s[1:]):.2f} s" for name, s in seconds.items())
-        print(f"{question}: {', '.join(shown)}", flush=True)
+                seconds[question][name].append(time.monotonic() - begun)
+        run.progress(question)
     spark.stop()
+    return Result(
+        name="spark",
+        settings={"rows": rows},
+        columns=("question", *readers),
+        rows=[
+            (question, *(f"{statistics.median(s[1:]):.2f} s" for s in found.values()))
+            for question, found in seconds.items()
+        ],
+        samples=seconds,
+    )
 
 
 def _readers(spark: SparkSession, directory: Path) -> dict[str, Reader]:

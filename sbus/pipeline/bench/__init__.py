@@ -1,1 +1,0 @@
-"""Measurements of the pipeline: `python -m sbus.pipeline.bench`."""
