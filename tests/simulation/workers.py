@@ -7,7 +7,6 @@ closed, and the lock is free if it had it.
 import os
 import socket
 import time
-import traceback
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
@@ -31,6 +30,7 @@ from sbus.shared.shared_memory import (
 from tests.fuzz.one_process_bus import SteppedWorker
 from tests.simulation.fibers import Fiber, Interruption
 from tests.support import compiled_step
+from tests.support.dying_child import dies
 
 
 class SimulatedLock(MemoryLock):
@@ -186,21 +186,12 @@ class SimulatedWorker:
     def die_in_child(self, store: int) -> None:
         """Have a child process do a tick and end before the compiled step makes this store in the
         shared memory, or when the tick is done. Then this worker is dead."""
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                # With a description of its own, which frees the lock when the child ends.
-                os.dup2(os.open(f"/proc/self/fd/{self._memfd}", os.O_RDWR), self.lock.fd)
-                compiled_step.die_at_store(store)
-                self._stepped.tick()
-                status = compiled_step.DEATH_STATUS
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(status)
-        _, status = os.waitpid(pid, 0)
-        assert os.waitstatus_to_exitcode(status) == compiled_step.DEATH_STATUS
+
+        def act() -> None:
+            compiled_step.die_at_store(store)
+            self._stepped.tick()
+
+        dies(self._memfd, self.lock.fd, act)
         self.kill()
 
     def _tick(self) -> None:

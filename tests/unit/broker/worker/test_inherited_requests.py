@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 from sbus.limits import Limits
 from tests.fuzz.one_process_bus import OneProcessBus, Peer, one_process_bus
+from tests.support.compiled_step import DEATH_STATUS
+from tests.support.dying_child import dies
 
 LIMITS = Limits(log_bytes=8 * 1024 * 1024, table_bytes=1024 * 1024)
-DEATH_STATUS = 77
 INSTRUCTIONS_PER_RUN = int(os.environ.get("SBUS_TEST_INSTRUCTIONS_PER_RUN", "41"))
 """Between two deaths; 1 takes minutes."""
 WHOAMI = b"CMSG !/cred/whoami"
@@ -33,21 +34,14 @@ class Outcome(NamedTuple):
 
 def dies_at(bus: OneProcessBus, instruction: int) -> bool:
     """Have a child be the first worker and end before this instruction; False if it made fewer."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            # With a description of its own, which frees the lock when the child ends.
-            os.dup2(os.open(f"/proc/self/fd/{bus.memory.fd}", os.O_RDWR), bus.memory.lock.fd)
-            sys.settrace(Countdown(instruction).trace)
-            while bus.stepped[0].is_awake():
-                pass
-            os._exit(0)
-        finally:
-            os._exit(1)
-    _, status = os.waitpid(pid, 0)
-    code = os.waitstatus_to_exitcode(status)
-    assert code in (0, DEATH_STATUS)
-    return code != 0
+
+    def act() -> None:
+        sys.settrace(Countdown(instruction).trace)
+        while bus.stepped[0].is_awake():
+            pass
+        sys.settrace(None)
+
+    return dies(bus.memory.fd, bus.memory.lock.fd, act)
 
 
 class Countdown:

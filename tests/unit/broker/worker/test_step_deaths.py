@@ -4,7 +4,6 @@ A child process makes the step and ends before its first store; another one, wit
 memory, before its second store, and so on. After each death another worker goes on.
 """
 
-import os
 from contextlib import closing
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from sbus.compiled import STEP
 from sbus.shared.shared_memory import ALIVE
 from tests.support import compiled_step
+from tests.support.dying_child import dies
 from tests.unit.broker.worker.step_scene import Scene
 
 pytestmark = pytest.mark.skipif(STEP == "python", reason="the step is not compiled here")
@@ -38,21 +38,12 @@ def publish_until_store(scene: Scene, store: int) -> bool:
     """Have a child publish a message and end before this store; False if it made fewer."""
     publisher = scene.clients[1]
     publisher.send([FIRST])
-    pid = os.fork()
-    if pid == 0:
-        try:
-            # With a description of its own, which frees the lock when the child ends.
-            own = os.open(f"/proc/self/fd/{scene.memory.fd}", os.O_RDWR)
-            os.dup2(own, scene.memory.lock.fd)
-            compiled_step.die_at_store(store)
-            scene.turn(publisher)
-            os._exit(0)
-        finally:
-            os._exit(1)
-    _, status = os.waitpid(pid, 0)
-    code = os.waitstatus_to_exitcode(status)
-    assert code in (0, compiled_step.DEATH_STATUS)
-    return code != 0
+
+    def act() -> None:
+        compiled_step.die_at_store(store)
+        scene.turn(publisher)
+
+    return dies(scene.memory.fd, scene.memory.lock.fd, act)
 
 
 def received_after_a_death(scene: Scene) -> list[bytes]:

@@ -5,7 +5,6 @@ second one, and so on. Then a successor takes over, and of each message every re
 it, or is told that it lost it; one delivery may be admitted as lost although it arrived.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ from sbus.limits import Limits
 from sbus.shared.shared_memory import LOG_HEAD
 from tests.fuzz.one_process_bus import OneProcessBus, Peer, one_process_bus
 from tests.support import compiled_step
+from tests.support.dying_child import dies
 
 pytestmark = pytest.mark.skipif(STEP == "python", reason="only the compiled step can end so")
 
@@ -40,21 +40,13 @@ class Outcome(NamedTuple):
 
 def dies_at(bus: OneProcessBus, store: int) -> bool:
     """Have a child be the first worker and end before this store; False if it made fewer."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            # With a description of its own, which frees the lock when the child ends.
-            os.dup2(os.open(f"/proc/self/fd/{bus.memory.fd}", os.O_RDWR), bus.memory.lock.fd)
-            compiled_step.die_at_store(store)
-            while bus.stepped[0].is_awake():
-                pass
-            os._exit(0)
-        finally:
-            os._exit(1)
-    _, status = os.waitpid(pid, 0)
-    code = os.waitstatus_to_exitcode(status)
-    assert code in (0, compiled_step.DEATH_STATUS)
-    return code != 0
+
+    def act() -> None:
+        compiled_step.die_at_store(store)
+        while bus.stepped[0].is_awake():
+            pass
+
+    return dies(bus.memory.fd, bus.memory.lock.fd, act)
 
 
 def publish_here(bus: OneProcessBus, publishers: list[Peer]) -> None:
