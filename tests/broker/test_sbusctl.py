@@ -298,7 +298,7 @@ class TestSub:
             assert errors == b"sbusctl: the bus closed the connection: " + why + b"\n"
 
     def test_losses_are_one_line_on_standard_error(self, tmp_path: Path) -> None:
-        with overrun(tmp_path, "k") as process:
+        with overrun(tmp_path, "--soft", "queue", "k") as process:
             assert process.stderr is not None
             assert select.select([process.stderr], [], [], TIMEOUT_S)[0], "nothing was told"
             told = re.fullmatch(
@@ -311,7 +311,7 @@ class TestSub:
             assert end_of(process) == (130, b"", b"")
 
     def test_losses_are_objects_in_json(self, tmp_path: Path) -> None:
-        with overrun(tmp_path, "--json", "k") as process:
+        with overrun(tmp_path, "--soft", "queue", "--json", "k") as process:
             messages = 0
             while "lost" not in (item := json.loads(read_line(process))):
                 assert item == {"key": "k", "payload": "x"}
@@ -326,8 +326,37 @@ class TestSub:
             assert (status, errors[:9]) == (1, b"sbusctl: ")
             assert output == b"k x\n" * (len(output) // 4)
 
-    def test_soft_block_holds_publishers_back(self, bus: Bus) -> None:
-        with subscribed(bus, "--soft", "block", "k") as (client, process):
+    def test_lost_messages_count(self, tmp_path: Path) -> None:
+        count = str(OVERRUN_MESSAGES + 2)  # with "go" and "last", or more of the first
+        with overrun(tmp_path, "--soft", "queue", "--count", count, "k") as process:
+            status, output, errors = end_of(process)
+            lost = re.search(rb"(\d+) messages were lost here", errors)
+            assert lost
+            assert status == 1
+            assert output.count(b"\n") >= OVERRUN_MESSAGES - int(lost[1])
+
+    def test_a_time_limit_ends_it(self, bus: Bus) -> None:
+        assert bus.sbusctl("sub", "--timeout", "0.1", "k").returncode == 0
+        result = bus.sbusctl("sub", "--timeout", "0.1", "--count", "2", "k")
+        assert (result.returncode, result.stdout) == (1, b"")
+        assert result.stderr == b"sbusctl: 0 of 2 messages came within 0.1 s\n"
+
+    def test_a_format_and_timestamps(self, bus: Bus) -> None:
+        with subscribed(bus, "--format", "{payload} of {key}", "k") as (client, process):
+            client.pub(b"k", b"x")
+            assert read_line(process) == b"x of k\n"
+        with subscribed(bus, "--timestamps", "k") as (client, process):
+            client.pub(b"k", b"x")
+            shown = rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3} k x\n"
+            assert re.fullmatch(shown, read_line(process))
+
+    def test_a_format_that_is_wrong_is_an_error(self, bus: Bus) -> None:
+        result = bus.sbusctl("sub", "--format", "{uid}", "k")
+        assert (result.returncode, result.stdout) == (1, b"")
+        assert result.stderr.startswith(b"sbusctl: --format '{uid}': use {time}, {key}, {payload}")
+
+    def test_into_a_pipe_it_holds_publishers_back(self, bus: Bus) -> None:
+        with subscribed(bus, "k") as (client, process):
             with stopped(process.pid):
                 sent = publish_until_full(client, b"k")
             client.pub(b"k", b"%d" % sent)

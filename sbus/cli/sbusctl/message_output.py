@@ -6,68 +6,168 @@ system calls. Keys and payloads are other people's bytes; `to_text` makes them s
 
 import base64
 import json
+import math
+import string
+import time
 from collections.abc import Callable
+from datetime import datetime
+from functools import lru_cache
+from typing import NamedTuple
 
 from sbus.cli.terminal.error_output import report_error
 from sbus.cli.terminal.standard_output import write
 from sbus.client.blocking import Connection
 from sbus.client.inbox import Lost, Reconnected
+from sbus.errors import BusError, ConfigurationError
 from sbus.protocol.packets import Message
 from sbus.protocol.text import to_text
 
 MESSAGES_AT_ONCE_MAX = 1024
 """Messages printed in one write."""
+LOSSES_SECONDS = 10.0
+"""Between two reports of losses, except for the last one."""
+FIELDS = ("time", "key", "payload")
+"""What a format can name."""
+
+Line = Callable[[Message, float], bytes]
+"""The line of a message that was received at a time of `time.time`."""
 
 
-def print_messages(bus: Connection[Message | Lost], form: str, count: int | None) -> None:
-    """Print `count` messages, or for ever, in the form "text", "raw" or "json". Losses do not
-    count. JSON has them among the messages; otherwise they go to standard error."""
-    left = count
-    while left is None or left > 0:
-        limit = MESSAGES_AT_ONCE_MAX if left is None else min(left, MESSAGES_AT_ONCE_MAX)
-        items = bus.receive_many(limit)
-        if form == "json":
-            write(b"".join(map(json_line, items)))
-        else:
-            _print_lines(items, text_line if form == "text" else raw_line)
-        if left is not None:
-            left -= sum(isinstance(item, Message) for item in items)
+class Style(NamedTuple):
+    """How messages are printed."""
+
+    line: Line
+    has_losses: bool = False
+    """Losses are among the messages, as JSON; otherwise they go to standard error."""
 
 
-def _print_lines(items: list[Message | Lost], line: Callable[[Message], bytes]) -> None:
-    lines = []
-    for item in items:
-        if isinstance(item, Message):
-            lines.append(line(item))
-            continue
-        write(b"".join(lines))
-        lines.clear()
-        report_error(str(item.error()), command="sbusctl")
-    write(b"".join(lines))
+def style_of(form: str | None, template: str | None, *, timestamps: bool) -> Style:
+    """From the options of `sbusctl sub`. Raises ConfigurationError."""
+    if form == "json":
+        return Style(json_line if timestamps else lambda message, _: json_line(message), True)
+    if form == "raw":
+        return Style(raw_line)
+    if template is None and not timestamps:
+        return Style(text_line)
+    return Style(_formatted_line(template or "{time} {key} {payload}"))
 
 
-def text_line(message: Message) -> bytes:
+def _formatted_line(template: str) -> Line:
+    """Raises ConfigurationError for a template that names anything but `FIELDS`."""
+    try:
+        parts = list(string.Formatter().parse(template))
+    except ValueError as error:
+        raise ConfigurationError(f"--format {template!r}: {error}") from error
+    for _, name, spec, conversion in parts:
+        if name is not None and (name not in FIELDS or spec or conversion):
+            known = ", ".join(f"{{{field}}}" for field in FIELDS)
+            raise ConfigurationError(f"--format {template!r}: use {known}, and {{{{ for a brace")
+
+    def line(message: Message, at: float) -> bytes:
+        fields = (local_time(at), _shown_key(message), to_text(message.payload))
+        return f"{template.format(**dict(zip(FIELDS, fields, strict=True)))}\n".encode()
+
+    return line
+
+
+class Losses:
+    """What was lost. The first loss is reported at once, and what follows within `LOSSES_SECONDS`,
+    or until the end, in one line."""
+
+    def __init__(self) -> None:
+        self._messages = 0
+        self._places = 0
+        self._reported_at = -math.inf
+
+    def add(self, gaps: list[Lost]) -> None:
+        """Note these, and report what is due."""
+        for gap in gaps:
+            if gap.count is None:
+                report_error(str(gap.error()), command="sbusctl")
+            else:
+                self._messages += gap.count
+                self._places += 1
+        if time.monotonic() - self._reported_at >= LOSSES_SECONDS:
+            self.report()
+
+    def report(self) -> None:
+        """Report what was not reported yet, if anything."""
+        if self._messages:
+            where = "here" if self._places == 1 else f"in {self._places} places"
+            text = f"{self._messages} messages were lost {where}: this client read too slowly"
+            report_error(text, command="sbusctl")
+            self._messages = self._places = 0
+            self._reported_at = time.monotonic()
+
+
+def print_messages(
+    bus: Connection[Message | Lost], style: Style, count: int | None, seconds: float | None
+) -> bool:
+    """Print `count` messages, or for so many `seconds`, or for ever. Returns whether none was lost;
+    those that were count, too. Raises BusError if `count` messages have not come in time."""
+    losses = Losses()
+    deadline = None if seconds is None else time.monotonic() + seconds
+    came = lost = 0
+    try:
+        while count is None or came + lost < count:
+            limit = MESSAGES_AT_ONCE_MAX if count is None else count - came - lost
+            left_seconds = None if deadline is None else max(0.0, deadline - time.monotonic())
+            items = bus.receive_many(min(limit, MESSAGES_AT_ONCE_MAX), timeout_seconds=left_seconds)
+            gaps = [item for item in items if isinstance(item, Lost)]
+            came += len(items) - len(gaps)
+            lost += sum(gap.count or 0 for gap in gaps)
+            _print(items, style)
+            if not style.has_losses:
+                losses.add(gaps)
+    except TimeoutError:
+        if count is not None:
+            raise BusError(f"{came} of {count} messages came within {seconds:g} s") from None
+    finally:
+        losses.report()
+    return not lost
+
+
+def _print(items: list[Message | Lost], style: Style) -> None:
+    at = time.time()
+    line, has_losses = style
+    write(
+        b"".join(
+            [
+                line(item, at) if isinstance(item, Message) else loss_line(item)
+                for item in items
+                if has_losses or isinstance(item, Message)
+            ]
+        )
+    )
+
+
+@lru_cache(1)
+def local_time(at: float) -> str:
+    """As in ISO 8601, to the millisecond."""
+    return datetime.fromtimestamp(at).isoformat(timespec="milliseconds")
+
+
+def text_line(message: Message, _at: float = 0.0) -> bytes:
     """`KEY PAYLOAD`; a space within the key is `\\x20`, so the first space ends it."""
-    key = to_text(message.key).replace(" ", "\\x20")
-    return f"{key} {to_text(message.payload)}\n".encode()
+    return f"{_shown_key(message)} {to_text(message.payload)}\n".encode()
 
 
-def raw_line(message: Message) -> bytes:
+def _shown_key(message: Message) -> str:
+    return to_text(message.key).replace(" ", "\\x20")
+
+
+def raw_line(message: Message, _at: float = 0.0) -> bytes:
     """The payload as it came, and a newline."""
     return message.payload + b"\n"
 
 
-def json_line(item: Message | Lost) -> bytes:
+def json_line(message: Message, at: float | None = None) -> bytes:
     """An object with `key` and `payload`, or, where they are not UTF-8, `key_base64` and
-    `payload_base64`; for a loss, with `lost`, a number or null, and with `reconnected`, a reason,
-    where the connection was lost. It is in ASCII, which is safe on a terminal as well."""
-    if isinstance(item, Lost):
-        gap: dict[str, int | str | None] = {"lost": item.count}
-        if isinstance(item, Reconnected):
-            gap["reconnected"] = item.reason
-        return json.dumps(gap).encode() + b"\n"
-    fields = (_json_field("key", item.key), _json_field("payload", item.payload))
-    return json.dumps(dict(fields)).encode() + b"\n"
+    `payload_base64`, and with the `time`, if given. It is in ASCII, which is safe on a terminal as
+    well."""
+    fields: dict[str, str | float] = {} if at is None else {"time": at}
+    fields |= (_json_field("key", message.key), _json_field("payload", message.payload))
+    return json.dumps(fields).encode() + b"\n"
 
 
 def _json_field(name: str, value: bytes) -> tuple[str, str]:
@@ -75,3 +175,12 @@ def _json_field(name: str, value: bytes) -> tuple[str, str]:
         return name, value.decode()
     except UnicodeDecodeError:
         return f"{name}_base64", base64.b64encode(value).decode()
+
+
+def loss_line(lost: Lost) -> bytes:
+    """An object with `lost`, a number or null, and `reconnected`, a reason, where the connection
+    was lost."""
+    fields: dict[str, int | str | None] = {"lost": lost.count}
+    if isinstance(lost, Reconnected):
+        fields["reconnected"] = lost.reason
+    return json.dumps(fields).encode() + b"\n"

@@ -84,14 +84,29 @@ def _publish_all(bus: "Connection[Message]", key: bytes, payloads: Iterable[byte
     "sbusctl sub --json '' | jq .payload",
     "sbusctl sub --raw --count 1 camera/door > photo.jpeg",
     "sbusctl sub --reconnect alarms/ >> alarms.log",
-    'sbusctl sub --soft block jobs/ | while read -r job; do work "$job"; done',
+    'sbusctl sub jobs/ | while read -r job; do work "$job"; done',
+    "sbusctl sub --format '{time} {payload}' --count 1 --timeout 5 alarms/",
 )
 @click.argument("patterns", type=os.fsencode, nargs=-1, required=True, metavar="PATTERN...")
 @click.option(
     "--raw", "form", flag_value="raw", help="Print payloads only, unchanged, with a newline each."
 )
 @click.option("--json", "form", flag_value="json", help="Print JSON, one object per line.")
+@click.option(
+    "--format",
+    "template",
+    metavar="TEMPLATE",
+    help="Print a line of text with {time}, {key} and {payload} in their places.",
+)
+@click.option("--timestamps", is_flag=True, help="Print when each message came, too.")
 @click.option("--count", type=click.IntRange(min=1), help="End after this many messages.")
+@click.option(
+    "--timeout",
+    "seconds",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    help="End after this time; that is a failure if --count messages have not come.",
+)
 @click.option(
     "--reconnect",
     is_flag=True,
@@ -100,7 +115,8 @@ def _publish_all(bus: "Connection[Message]", key: bytes, payloads: Iterable[byte
 @click.option(
     "--soft",
     type=click.Choice(["queue", "discard", "block", "error"]),
-    help="What the bus does when output is too slow and the socket is full.",
+    help="What the bus does when output is too slow and the socket is full.  [default: block, "
+    "unless output is a terminal]",
 )
 @click.option(
     "--hard",
@@ -117,7 +133,10 @@ def sub(
     selected: SelectedBus,
     patterns: tuple[bytes, ...],
     form: str | None,
+    template: str | None,
+    timestamps: bool,
     count: int | None,
+    seconds: float | None,
     reconnect: bool,
     soft: str | None,
     hard: str | None,
@@ -128,13 +147,21 @@ def sub(
     Each line is a key, a space and a payload. Bytes that could act on a terminal, or are not UTF-8,
     are shown as \\xNN, and a backslash as \\\\. In JSON, a key or payload that is not UTF-8 is
     key_base64 or payload_base64. Messages that the bus dropped are reported on standard error, in
-    JSON as {"lost": COUNT}. With --reconnect, messages may be missing where the connection was
-    lost; standard error, or JSON as {"lost": null, "reconnected": REASON}, says where.
+    JSON as {"lost": COUNT}; they count, and with --count the exit status is 1. With --reconnect,
+    messages may be missing where the connection was lost; standard error, or JSON as
+    {"lost": null, "reconnected": REASON}, says where.
+
+    Unless output is a terminal, publishers wait for a slow reader, within the limits of their user.
     """
-    from sbus.cli.sbusctl.message_output import print_messages
+    from sbus.cli.sbusctl.message_output import print_messages, style_of
 
     if form == "raw" and os.isatty(OUTPUT):
         raise click.UsageError("--raw could do anything to a terminal: send it to a file or a pipe")
+    if (template and (form or timestamps)) or (form == "raw" and timestamps):
+        raise click.UsageError("--format and --timestamps are for lines of text, or for JSON")
+    style = style_of(form, template, timestamps=timestamps)
+    if not (soft or hard or os.isatty(OUTPUT)) and selected.link["dialect"] == "slash":
+        soft = "block"
     with selected.connect_with_losses(reconnect=reconnect) as bus:
         for key, choice in (("blocking/soft", soft), ("blocking/hard", hard), ("order", order)):
             if choice is not None:
@@ -143,7 +170,8 @@ def sub(
         for pattern in patterns:
             bus.subscribe(pattern)
         bus.sync()
-        print_messages(bus, form or "text", count)
+        if not print_messages(bus, style, count, seconds) and count is not None:
+            sys.exit(1)
 
 
 # -- whoami and ping -------------------------------------------------------------------------------

@@ -3,13 +3,23 @@
 import base64
 import json
 import re
+from datetime import datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbus.cli.sbusctl.message_output import json_line, raw_line, text_line
-from sbus.client.inbox import Lost
+from sbus.cli.sbusctl.message_output import (
+    LOSSES_SECONDS,
+    Losses,
+    json_line,
+    loss_line,
+    raw_line,
+    style_of,
+    text_line,
+)
+from sbus.client.inbox import Lost, Reconnected
+from sbus.errors import ConfigurationError
 from sbus.protocol.packets import Message
 from sbus.protocol.text import to_text
 
@@ -48,5 +58,57 @@ def test_a_json_line_holds_exactly_the_bytes(key: bytes, payload: bytes) -> None
 
 
 def test_a_loss_is_an_object_in_json() -> None:
-    assert json.loads(json_line(Lost(5))) == {"lost": 5}
-    assert json.loads(json_line(Lost(None))) == {"lost": None}
+    assert json.loads(loss_line(Lost(5))) == {"lost": 5}
+    assert json.loads(loss_line(Lost(None))) == {"lost": None}
+    assert json.loads(loss_line(Reconnected(None, "why"))) == {"lost": None, "reconnected": "why"}
+
+
+AT = datetime(2026, 11, 22, 9, 8, 7, 65_400).timestamp()
+SHOWN = "2026-11-22T09:08:07.065"
+
+
+def test_a_format_has_fields_in_their_places() -> None:
+    line = style_of(None, "{{{time}}} {payload}\t<{key}>", timestamps=False).line
+    assert (
+        line(Message(b"a b", b"{key}\xff"), AT).decode() == f"{{{SHOWN}}} {{key}}\\xff\t<a\\x20b>\n"
+    )
+
+
+def test_timestamps_are_printed_in_text_and_json() -> None:
+    message = Message(b"k", b"p")
+    assert style_of(None, None, timestamps=True).line(message, AT).decode() == f"{SHOWN} k p\n"
+    as_json = style_of("json", None, timestamps=True).line(message, AT)
+    assert json.loads(as_json) == {"time": AT, "key": "k", "payload": "p"}
+    assert json.loads(style_of("json", None, timestamps=False).line(message, AT)) == {
+        "key": "k",
+        "payload": "p",
+    }
+
+
+@pytest.mark.parametrize(
+    "template", ["{", "{uid}", "{}", "{0}", "{key.real}", "{key!r}", "{key:9}"]
+)
+def test_a_format_with_anything_else_is_an_error(template: str) -> None:
+    with pytest.raises(ConfigurationError, match="--format"):
+        style_of(None, template, timestamps=False)
+
+
+def test_losses_that_follow_soon_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("sbus.cli.sbusctl.message_output.time.monotonic", lambda: now)
+    losses = Losses()
+    losses.add([Lost(1)])
+    losses.add([Lost(2), Lost(3)])
+    losses.add([])
+    assert capsys.readouterr().err.startswith("sbusctl: 1 messages were lost here")
+    now += LOSSES_SECONDS
+    losses.add([Lost(4)])
+    assert capsys.readouterr().err.startswith("sbusctl: 9 messages were lost in 3 places")
+    losses.add([Lost(5)])
+    losses.report()
+    losses.report()
+    assert capsys.readouterr().err.splitlines() == [
+        "sbusctl: 5 messages were lost here: this client read too slowly"
+    ]
