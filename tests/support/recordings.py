@@ -18,7 +18,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sbus.pipeline.store.row_batches import RecorderIdentity, RowBatch
-from sbus.pipeline.store.schemas import CLIENTS, EVENTS, MESSAGES, PROBE_KEY_PREFIX
+from sbus.pipeline.store.schemas import (
+    CLIENTS,
+    EVENTS,
+    MESSAGES,
+    PROBE_KEY_PREFIX,
+    SEGMENT_SCHEMAS,
+    conform,
+)
 from sbus.pipeline.store.writer import RecordingWriter
 
 BEGIN_US = int(datetime(2026, 3, 2, 23, 20, tzinfo=UTC).timestamp()) * 1_000_000
@@ -97,7 +104,8 @@ def write(directory: Path, tables: Tables, *, batch_rows: int = 50_000) -> None:
                 own = table.filter(pc.equal(table["recorder"], identity.recorder)).combine_chunks()
                 for batch in own.to_batches(max_chunksize=batch_rows):
                     newest_us = pc.max(batch["timestamp"].cast(pa.int64())).as_py()
-                    writer.tables[name].append(RowBatch(batch, newest_us))
+                    rows = conform(batch, SEGMENT_SCHEMAS[name])
+                    writer.tables[name].append(RowBatch(rows, newest_us))
 
 
 def _identities(tables: Tables) -> list[RecorderIdentity]:
@@ -127,6 +135,8 @@ def _numbered(table: pa.Table, identity: RecorderIdentity, schema: pa.Schema) ->
         "bus": pa.repeat(identity.bus, rows),
         "offset": pa.array(np.arange(rows)),
     }
+    if "value" in table.column_names:
+        known["payload_bytes"] = pc.binary_length(table["value"]).cast(pa.int64())
     columns = [
         known[field.name]
         if field.name in known

@@ -68,11 +68,13 @@ def recordings(draw: st.DrawFn) -> list[Row]:
 
 
 def message(key: bytes, value: bytes | None = b"", **columns: Any) -> Row:
-    return {"kind": "MSG", "key": to_text(key), "value": value, **columns}
+    size = None if value is None else len(value)
+    known = {"kind": "MSG", "key": to_text(key), "value": value, "payload_bytes": size}
+    return {**known, **columns}
 
 
 def gap(**columns: Any) -> Row:
-    return {"kind": "GAP", "key": "", "value": b"", **columns}
+    return {"kind": "GAP", "key": "", "value": b"", "payload_bytes": 0, **columns}
 
 
 def table(rows: list[Row], schema: pa.Schema = MESSAGES) -> pa.Table:
