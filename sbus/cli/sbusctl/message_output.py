@@ -64,7 +64,7 @@ def _formatted_line(template: str) -> Line:
             raise ConfigurationError(f"--format {template!r}: use {known}, and {{{{ for a brace")
 
     def line(message: Message, at: float) -> bytes:
-        fields = (local_time(at), _shown_key(message), to_text(message.payload))
+        fields = (local_time(at), _shown_key(message.key), to_text(message.payload))
         return f"{template.format(**dict(zip(FIELDS, fields, strict=True)))}\n".encode()
 
     return line
@@ -149,11 +149,12 @@ def local_time(at: float) -> str:
 
 def text_line(message: Message, _at: float = 0.0) -> bytes:
     """`KEY PAYLOAD`; a space within the key is `\\x20`, so the first space ends it."""
-    return f"{_shown_key(message)} {to_text(message.payload)}\n".encode()
+    return f"{_shown_key(message.key)} {to_text(message.payload)}\n".encode()
 
 
-def _shown_key(message: Message) -> str:
-    return to_text(message.key).replace(" ", "\\x20")
+@lru_cache(1024)
+def _shown_key(key: bytes) -> str:
+    return to_text(key).replace(" ", "\\x20")
 
 
 def raw_line(message: Message, _at: float = 0.0) -> bytes:
