@@ -130,6 +130,12 @@ class TestPub:
         assert bus.sbusctl("pub", "k", "").returncode == 0
         assert listener.sync() == [b"MSG k\0-\xff\x01", b"MSG k\0"]
 
+    @pytest.mark.parametrize("number", ["-5", "-0.5", "-.5", "-1e3"])
+    def test_takes_a_negative_number(self, bus: Bus, listener: RawClient, number: str) -> None:
+        assert bus.sbusctl("pub", "k", number).returncode == 0
+        assert listener.sync() == [b"MSG k\0" + number.encode()]
+        assert bus.sbusctl("pub", "k", "-x").returncode == 2
+
     def test_sends_each_line_of_standard_input(self, bus: Bus, listener: RawClient) -> None:
         assert bus.sbusctl("pub", "k", stdin=b"one\n\n\xfftwo\r\nthree").returncode == 0
         assert listener.sync() == [b"MSG k\0one", b"MSG k\0", b"MSG k\0\xfftwo\r", b"MSG k\0three"]

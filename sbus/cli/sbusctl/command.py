@@ -71,6 +71,8 @@ Examples:
 @click.option(
     "-a",
     "--address",
+    type=click.Path(),
+    metavar="ADDRESS",
     envvar="SBUS_ADDRESS",
     help="Address of the bus: a path, or /dev/unix/abstract/HEX.  "
     "[default: $SBUS_ADDRESS, else $XDG_RUNTIME_DIR/sbus.socket if it exists, else "
@@ -78,6 +80,8 @@ Examples:
 )
 @click.option(
     "--admin-address",
+    type=click.Path(),
+    metavar="ADDRESS",
     envvar="SBUS_ADMIN_ADDRESS",
     help="Address of its admin socket, for the verbs that need it.  "
     "[default: $SBUS_ADMIN_ADDRESS, else beside the bus]",

@@ -4,6 +4,7 @@ They need no rights, and the blocking client only.
 """
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, BinaryIO
@@ -20,16 +21,27 @@ if TYPE_CHECKING:
 
 
 # -- pub -------------------------------------------------------------------------------------------
+class _NumbersAsPayload(click.Command):
+    """A command after whose KEY a negative number is no option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if re.fullmatch(r"-\.?[0-9].*", args[-1] if len(args) == 2 else ""):
+            args = [args[0], "--", args[1]]
+        return super().parse_args(ctx, args)
+
+
 @verb(
     "sbusctl pub lamps/3/state on",
     "tail -f app.log | sbusctl pub logs/app",
     "sbusctl pub --file photo.jpeg camera/door",
+    kind=_NumbersAsPayload,
 )
 @click.argument("key", type=os.fsencode)
 @click.argument("payload", type=os.fsencode, required=False)
 @click.option(
     "--file",
     "files",
+    type=click.Path(),
     multiple=True,
     metavar="FILE",
     help="Publish the content of FILE as one message; - is standard input. Repeatable.",

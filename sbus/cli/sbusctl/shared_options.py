@@ -98,11 +98,13 @@ def _check_dialect(bus: "Connection[Any]") -> None:
     raise ConfigurationError(f"the bus at {bus.address} has the slash dialect: leave --dialect out")
 
 
-def verb(*examples: str) -> Callable[[Callable[..., None]], click.Command]:
+def verb(
+    *examples: str, kind: type[click.Command] = click.Command
+) -> Callable[[Callable[..., None]], click.Command]:
     """Make a verb of a function, whose first parameter is the selected bus."""
     title = "Examples" if len(examples) > 1 else "Example"
     epilog = "\n  ".join([f"\b\n{title}:", *examples])
-    return lambda function: click.command(epilog=epilog)(click.pass_obj(function))
+    return lambda function: click.command(cls=kind, epilog=epilog)(click.pass_obj(function))
 
 
 json_option = click.option(

@@ -33,6 +33,8 @@ def _click_option(option: Option) -> click.Option:
     types = {
         Kind.CHOICE: click.Choice(option.choices),
         Kind.WORKERS: click.IntRange(1, WORKERS_MAX),
+        Kind.ADDRESS: click.Path(),
+        Kind.PATH: click.Path(),
     }
     flags = [f"-{option.letter}", option.flag] if option.letter else [option.flag]
     return click.Option(
@@ -69,12 +71,14 @@ Examples:
 )
 @click.option(
     "--config",
+    type=click.Path(),
     metavar="FILE",
     help="A TOML file with any of these options, limits, limits of single users, and access rules. "
     "The command line has precedence over it. No file is read unless it is named here.",
 )
 @click.option(
     "--check-config",
+    type=click.Path(),
     metavar="FILE",
     help="Check such a file, together with the other options, and exit.",
 )

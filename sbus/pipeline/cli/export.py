@@ -23,7 +23,7 @@ Examples:
   sbusctl export /var/lib/sbus/recording march.parquet --since 2026-03-01
   sbusctl export ~/recording events.csv --table events"""
 )
-@click.argument("location", metavar="RECORDING")
+@click.argument("location", type=click.Path(), metavar="RECORDING")
 @click.argument("out", type=click.Path(path_type=Path), metavar="FILE")
 @click.option(
     "--table",

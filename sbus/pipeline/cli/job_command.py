@@ -175,7 +175,7 @@ LIMITS = (
 )
 """Which rows are read."""
 _COMMON = (
-    click.argument("location", metavar="RECORDING"),
+    click.argument("location", type=click.Path(), metavar="RECORDING"),
     *LIMITS,
     click.option(
         "--master",

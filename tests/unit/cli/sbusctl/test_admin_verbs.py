@@ -343,6 +343,15 @@ def test_completion_asks_the_bus(admin: FakeAdmin) -> None:
     assert {"kick", "limit", "stats"} <= set(completed(*at, ""))
 
 
+@pytest.mark.parametrize(
+    "words", [("-a",), ("pub", "--file"), ("metrics", "--textfile"), ("export",), ("record",)]
+)
+def test_completion_offers_files_and_directories(words: tuple[str, ...]) -> None:
+    shell = ShellComplete(sbusctl, {}, "sbusctl", "_SBUSCTL_COMPLETE")
+    (item,) = shell.get_completions(list(words), "x")
+    assert item.type in ("file", "dir")
+
+
 @pytest.mark.parametrize("answer", [b"", b"garbage", Fault("failed", "no")])
 def test_completion_is_silent_without_an_answer(
     answer: Any, admin: FakeAdmin, tmp_path: Path, capfd: pytest.CaptureFixture[str]
