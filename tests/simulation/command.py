@@ -8,10 +8,8 @@ import sys
 import time
 import traceback
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from itertools import repeat
-from multiprocessing import get_context
 
 from sbus.compiled import STEP
 from tests.simulation.every_death import run_all
@@ -93,21 +91,14 @@ def _run_in_processes(given: argparse.Namespace) -> int:
         return sum(pool.map(run, range(given.first, end, _SEEDS_PER_PROCESS)))
 
 
-def _run_every_death(first: int, step: int, jobs: int) -> None:
-    """Raises what a death raises, with a note that names the death."""
-    firsts = range(first, first + jobs * step, step)
-    with ProcessPoolExecutor(jobs, get_context("fork")) as pool:
-        found = sum(pool.map(run_all, firsts, repeat(jobs * step)), Counter[str]())
-    print("\n".join(f"{number:6} {hold}" for hold, number in found.items()))
-    print(f"{found.total()} deaths in critical sections and behind them, 0 failed")
-
-
 def main() -> None:
     given = _options()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES, hard))
     if given.every_death:
-        _run_every_death(given.first, given.every_death, given.jobs)
+        found = run_all(given.first, given.every_death, given.jobs)
+        print("\n".join(f"{number:6} {hold}" for hold, number in found.items()))
+        print(f"{found.total()} deaths in critical sections and behind them, 0 failed")
         return
     began_at = time.perf_counter()
     with MUTANTS[given.mutant] if given.mutant else nullcontext():

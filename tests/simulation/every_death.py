@@ -11,8 +11,8 @@ death there. All promises of the simulation have to hold.
 import gc
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from itertools import count
+from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +23,8 @@ SEED = 6
 """Without a fault, its workers enter the lock in every way that those of any seed do."""
 _RUNS_PER_COLLECTION = 20
 """What is left of a run has descriptors open."""
+_RUNS_PER_PROCESS = 500
+"""Some of what is left is never collected."""
 _SHARED = str(Path("sbus", "shared"))
 
 
@@ -59,34 +61,46 @@ class Watch:
         self.seen[hold] += 1
 
 
-def find_holds() -> Iterator[tuple[str, tuple[Death, ...]]]:
+def _find_holds() -> list[tuple[str, tuple[Death, ...]]]:
     """The functions that enter the lock, and after which death they do."""
-    known: set[str] = set()
+    holds: dict[str, tuple[Death, ...]] = {}
     for earlier in ((), (_FIRST,)):
         watch = Watch(*earlier)
         simulate(SEED, "python", watch.on_enter)
-        for hold in [hold for hold in watch.seen if hold not in known]:
-            known.add(hold)
-            yield hold, earlier
+        for hold in watch.seen:
+            holds.setdefault(hold, earlier)
+    return list(holds.items())
 
 
-def run_all(first: int, step: int) -> Counter[str]:
-    """Die before every `step`-th instruction of every hold; returns how many deaths each had.
+def run_all(first: int, step: int, jobs: int) -> Counter[str]:
+    """Die before every `step`-th instruction of every hold, in so many processes at a time; returns
+    how many deaths each had.
 
     Raises AssertionError, with a note that names the death.
     """
     found: Counter[str] = Counter()
-    for hold, earlier in find_holds():
-        for instruction in count(first, step):
-            deaths = (*earlier, Death(hold, instruction))
-            try:
-                outcome = simulate(SEED, "python", Watch(*deaths).on_enter)
-            except BaseException as error:
-                error.add_note(str(deaths))
-                raise
-            if outcome.counts["deaths"] < len(deaths):
-                break
-            found[hold] += 1
-            if found[hold] % _RUNS_PER_COLLECTION == 0:
-                gc.collect()
+    with get_context("fork").Pool(jobs, maxtasksperchild=1) as pool:
+        for hold, earlier in pool.apply(_find_holds):
+            firsts = count(first, step * _RUNS_PER_PROCESS)
+            counts = [_RUNS_PER_PROCESS]
+            while min(counts) == _RUNS_PER_PROCESS:
+                pieces = [(hold, earlier, next(firsts), step) for _ in range(jobs)]
+                counts = pool.starmap(_run_piece, pieces, chunksize=1)
+                found[hold] += sum(counts)
     return found
+
+
+def _run_piece(hold: str, earlier: tuple[Death, ...], first: int, step: int) -> int:
+    """Die in one hold, from this instruction on; returns how many deaths there were."""
+    for number in range(_RUNS_PER_PROCESS):
+        deaths = (*earlier, Death(hold, first + number * step))
+        try:
+            outcome = simulate(SEED, "python", Watch(*deaths).on_enter)
+        except BaseException as error:
+            error.add_note(str(deaths))
+            raise
+        if outcome.counts["deaths"] < len(deaths):
+            return number
+        if number % _RUNS_PER_COLLECTION == 0:
+            gc.collect()
+    return _RUNS_PER_PROCESS
