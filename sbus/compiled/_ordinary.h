@@ -11,6 +11,7 @@
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include "_fan_out.h"
@@ -961,6 +962,54 @@ receive(OrdinaryStep *step, SessionRecord *session)
     return received.bytes / BYTES_PER_UNIT;
 }
 
+/* -- waiting ----------------------------------------------------------------------------------- */
+typedef struct {
+    int epoll_fd, count;
+    uint64_t until_ns; /* by then, Python has something to do */
+    struct epoll_event ready[EVENTS_PER_POLL + 1];
+} Poll;
+
+/* Poll until this time; false with an exception. The clock was looked at just before. */
+static bool
+poll_until(OrdinaryStep *step, Poll *poll, uint64_t until_ns)
+{
+    int error;
+    do {
+        uint64_t left_ns = until_ns - smaller(step->looked_ns, until_ns);
+        uint64_t left_ms = left_ns / 1000000 + (left_ns % 1000000 != 0);
+        int timeout_ms = until_ns == UINT64_MAX ? -1 : (int)smaller(left_ms, INT32_MAX);
+        step->sleeps_from_ns = timeout_ms ? step->looked_ns : 0;
+        Py_BEGIN_ALLOW_THREADS
+        poll->count = epoll_wait(poll->epoll_fd, poll->ready, EVENTS_PER_POLL, timeout_ms);
+        error = errno;
+        Py_END_ALLOW_THREADS
+        if (poll->count >= 0)
+            return true;
+        look_at_clock(step);
+    } while (error == EINTR && PyErr_CheckSignals() == 0);
+    poll->count = 0;
+    if (!PyErr_Occurred()) {
+        errno = error;
+        PyErr_SetFromErrno(PyExc_OSError);
+    }
+    return false;
+}
+
+/* Whether a client that is served without turns still is the only one ready. What it has sent
+ * meanwhile is read next. */
+static bool
+is_still_lone(OrdinaryStep *step, SessionRecord *session, Poll *poll)
+{
+    if (step->called_python || step->looked_ns >= poll->until_ns || !poll_until(step, poll, 0))
+        return false;
+    const struct epoll_event *first = poll->ready;
+    if (poll->count == 1 && first->data.fd == session->fd && first->events == EPOLLIN) {
+        session->is_readable = true;
+        poll->count = 0;
+    }
+    return !poll->count;
+}
+
 /* -- one client -------------------------------------------------------------------------------- */
 /* Get the client's pending packets or, if it has none, read more; returns the cost of that, -1
  * with an exception. */
@@ -1012,9 +1061,10 @@ ends_empty(const OrdinaryStep *step)
 }
 
 /* Serve a client until what comes next is not ordinary, or the cost is reached; -1 with an
- * exception. */
+ * exception. One that is served without turns, while its worker waits in `poll`, goes on after that
+ * cost if nobody else is ready; then `cost` begins anew. */
 static int
-serve(OrdinaryStep *step, SessionRecord *session, long long *cost, long long cost_max)
+serve(OrdinaryStep *step, SessionRecord *session, long long *cost, long long cost_max, Poll *poll)
 {
     bool is_pending;
     int published = session->is_ordinary;
@@ -1024,7 +1074,12 @@ serve(OrdinaryStep *step, SessionRecord *session, long long *cost, long long cos
     bool ends = !is_pending && ends_empty(step);
     if (loading < 0 || ends)
         published = 0;
-    while (published > 0 && *cost < cost_max && step->done < step->packets_count) {
+    while (published > 0 && step->done < step->packets_count) {
+        if (*cost >= cost_max) {
+            if (!poll || !is_still_lone(step, session, poll))
+                break;
+            *cost = 0;
+        }
         published = publish(step, session, (uint64_t)(cost_max - *cost));
         const Batch *batch = &step->batch;
         if (published > 0)

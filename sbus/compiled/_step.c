@@ -24,7 +24,6 @@
 #include "_ordinary.h"
 
 #include <structmember.h>
-#include <sys/epoll.h>
 
 /* -- OrdinaryStep, for Python ------------------------------------------------------------------ */
 /* Arguments, batches and buffers of one call; what is called in Python must not come back. */
@@ -70,7 +69,7 @@ step_serve(OrdinaryStep *step, PyObject *args)
     }
     if (!begin(step))
         return NULL;
-    int result = serve(step, session, &cost, cost_max);
+    int result = serve(step, session, &cost, cost_max, NULL);
     finish(step);
     return result < 0 ? NULL : PyLong_FromLongLong(cost);
 }
@@ -140,46 +139,15 @@ step_walk_piece(OrdinaryStep *step, PyObject *args)
     return walked.cost < 0 ? NULL : PyLong_FromUnsignedLongLong(at);
 }
 
-/* -- waiting ----------------------------------------------------------------------------------- */
-typedef struct {
-    struct epoll_event ready[EVENTS_PER_POLL + 1];
-    int count;
-} Events;
-
-/* Poll until this time; false with an exception. The clock was looked at just before. */
-static bool
-poll_until(OrdinaryStep *step, int epoll_fd, Events *events, uint64_t until_ns)
-{
-    int error;
-    do {
-        uint64_t left_ns = until_ns - smaller(step->looked_ns, until_ns);
-        uint64_t left_ms = left_ns / 1000000 + (left_ns % 1000000 != 0);
-        int timeout_ms = until_ns == UINT64_MAX ? -1 : (int)smaller(left_ms, INT32_MAX);
-        step->sleeps_from_ns = timeout_ms ? step->looked_ns : 0;
-        Py_BEGIN_ALLOW_THREADS
-        events->count = epoll_wait(epoll_fd, events->ready, EVENTS_PER_POLL, timeout_ms);
-        error = errno;
-        Py_END_ALLOW_THREADS
-        if (events->count >= 0)
-            return true;
-        look_at_clock(step);
-    } while (error == EINTR && PyErr_CheckSignals() == 0);
-    events->count = 0;
-    if (!PyErr_Occurred()) {
-        errno = error;
-        PyErr_SetFromErrno(PyExc_OSError);
-    }
-    return false;
-}
-
+/* -- a lone client ----------------------------------------------------------------------------- */
 /* The only client that is ready, if it can be served at once: it has sent something, and nothing
  * made it wait when its last turn ended. Borrowed; NULL if there is none. */
 static SessionRecord *
-find_lone(OrdinaryStep *step, PyObject *sessions, const Events *events)
+find_lone(OrdinaryStep *step, PyObject *sessions, const Poll *poll)
 {
-    if (events->count != 1 || events->ready[0].events != EPOLLIN)
+    if (poll->count != 1 || poll->ready[0].events != EPOLLIN)
         return NULL;
-    PyObject *fd = PyLong_FromLong(events->ready[0].data.fd);
+    PyObject *fd = PyLong_FromLong(poll->ready[0].data.fd);
     PyObject *found = fd ? PyDict_GetItemWithError(sessions, fd) : NULL;
     Py_XDECREF(fd);
     if (!found || !PyObject_TypeCheck(found, step->module->types[SESSION]))
@@ -189,15 +157,15 @@ find_lone(OrdinaryStep *step, PyObject *sessions, const Events *events)
                                                                                       : NULL;
 }
 
-/* Serve a client without a turn; false if it needs one now, or with an exception. */
+/* Serve a client without turns; false if it needs one now, or with an exception. */
 static bool
-serve_lone(OrdinaryStep *step, SessionRecord *session, long long cost_max)
+serve_lone(OrdinaryStep *step, SessionRecord *session, Poll *poll, long long cost_max)
 {
     long long cost = 1;
     Py_INCREF((PyObject *)session);
     step->called_python = false;
     store(step->memory.served, session->client);
-    bool is_done = serve(step, session, &cost, cost_max) == 0 && !step->called_python
+    bool is_done = serve(step, session, &cost, cost_max, poll) == 0 && !step->called_python
                    && step->done == step->packets_count;
     store(step->memory.served, 0);
     batch_clear(&step->batch);
@@ -209,11 +177,11 @@ serve_lone(OrdinaryStep *step, SessionRecord *session, long long cost_max)
 
 /* The events as Python's epoll objects return them. */
 static PyObject *
-list_events(const Events *events)
+list_events(const Poll *poll)
 {
-    PyObject *list = PyList_New(events->count);
-    for (int i = 0; list && i < events->count; i++) {
-        const struct epoll_event *event = &events->ready[i];
+    PyObject *list = PyList_New(poll->count);
+    for (int i = 0; list && i < poll->count; i++) {
+        const struct epoll_event *event = &poll->ready[i];
         PyObject *pair = Py_BuildValue("(iI)", event->data.fd, event->events);
         if (!pair || PyList_SetItem(list, i, pair) < 0)
             Py_CLEAR(list);
@@ -221,39 +189,36 @@ list_events(const Events *events)
     return list;
 }
 
-/* Serve a client until its socket is empty; false if it needs a turn before that, and then `events`
+/* Serve a client until its socket is empty; false if it needs a turn before that, and then `poll`
  * has what else is ready. */
 static bool
-serve_while_lone(OrdinaryStep *step, int epoll_fd, SessionRecord *session, Events *events,
-                 uint64_t until_ns, long long cost_max)
+serve_while_lone(OrdinaryStep *step, SessionRecord *session, Poll *poll, long long cost_max)
 {
     do {
-        events->count = 0;
-        if (!serve_lone(step, session, cost_max))
+        poll->count = 0;
+        if (!serve_lone(step, session, poll, cost_max))
             return false;
         if (!session->is_readable)
             return true;
-    } while (step->looked_ns < until_ns && poll_until(step, epoll_fd, events, 0)
-             && !events->count);
+    } while (is_still_lone(step, session, poll));
     return false;
 }
 
-/* Poll until this time, and meanwhile serve a client that is alone; false with an exception. */
+/* Poll until the time is up, and meanwhile serve a client that is alone; false with an exception. */
 static bool
-poll_and_serve(OrdinaryStep *step, int epoll_fd, PyObject *sessions, Events *events,
-               uint64_t until_ns, long long cost_max)
+poll_and_serve(OrdinaryStep *step, PyObject *sessions, Poll *poll, long long cost_max)
 {
-    while (poll_until(step, epoll_fd, events, until_ns)) {
-        SessionRecord *session = find_lone(step, sessions, events);
+    while (poll_until(step, poll, poll->until_ns)) {
+        SessionRecord *session = find_lone(step, sessions, poll);
         if (!session)
             return !PyErr_Occurred();
-        struct epoll_event lone = events->ready[0];
-        bool is_done = serve_while_lone(step, epoll_fd, session, events, until_ns, cost_max);
+        struct epoll_event lone = poll->ready[0];
+        bool is_done = serve_while_lone(step, session, poll, cost_max);
         if (PyErr_Occurred())
             return false;
         if (!is_done)
-            events->ready[events->count++] = lone;
-        if (!is_done || step->looked_ns >= until_ns)
+            poll->ready[poll->count++] = lone;
+        if (!is_done || step->looked_ns >= poll->until_ns)
             return true;
     }
     return false;
@@ -265,23 +230,23 @@ step_poll(OrdinaryStep *step, PyObject *args)
     PyObject *poller, *sessions;
     double seconds_max;
     long long cost_max;
-    Events events;
+    Poll poll;
     if (!PyArg_ParseTuple(args, "OO!dL:poll", &poller, &PyDict_Type, &sessions, &seconds_max,
                           &cost_max))
         return NULL;
-    int epoll_fd = PyObject_AsFileDescriptor(poller);
-    if (epoll_fd < 0 || !begin(step))
+    poll.epoll_fd = PyObject_AsFileDescriptor(poller);
+    if (poll.epoll_fd < 0 || !begin(step))
         return NULL;
-    events.count = 0;
     look_at_clock(step);
-    uint64_t until_ns = UINT64_MAX;
+    poll.count = 0;
+    poll.until_ns = UINT64_MAX;
     if (seconds_max < 1e9)
-        until_ns = step->looked_ns + (seconds_max > 0 ? (uint64_t)(seconds_max * 1e9) : 0);
-    bool polled = poll_and_serve(step, epoll_fd, sessions, &events, until_ns, cost_max);
+        poll.until_ns = step->looked_ns + (seconds_max > 0 ? (uint64_t)(seconds_max * 1e9) : 0);
+    bool polled = poll_and_serve(step, sessions, &poll, cost_max);
     if (step->sleeps_from_ns)
         look_at_clock(step);
     finish(step);
-    return polled ? list_events(&events) : NULL;
+    return polled ? list_events(&poll) : NULL;
 }
 
 static int
