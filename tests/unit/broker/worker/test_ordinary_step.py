@@ -262,6 +262,18 @@ def test_a_lone_client_is_served_while_the_worker_sleeps(bus: OneProcessBus, cou
     assert messages_shared(bus) - before == count
 
 
+@pytest.mark.parametrize(("seconds_max", "is_done"), [(0.01, True), (1e-9, False)])
+def test_a_lone_client_goes_on_after_a_quantum(seconds_max: float, is_done: bool) -> None:
+    """Until the worker has to wake."""
+    with one_process_bus("slash", Limits(quantum_units=4)) as bus:
+        peer = connected(bus, b"SUB k")
+        sent = [b"MSG k\0%d" % number for number in range(9)]
+        for packet in sent:
+            peer.send(packet)
+        assert (bus.stepped[0].poll(seconds_max) == []) is is_done
+        assert (peer.read() == sent) is is_done
+
+
 @pytest.mark.parametrize("packet", [b"CMSG !/cred/whoami", b"SUB x", b"MSG new\0", b"", b"x"])
 def test_what_is_not_ordinary_gets_a_turn(bus: OneProcessBus, packet: bytes) -> None:
     peer = connected(bus)
