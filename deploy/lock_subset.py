@@ -1,4 +1,4 @@
-"""Print the part of deploy/requirements.lock that some extras of sbus need, and sbus itself.
+"""Print the part of deploy/requirements.lock that some extras need, and what the bus itself does.
 
 The comments that the resolver left in the lock (`# via NAME`) say which package needs which; the
 project's own requirements are in pyproject.toml. Usage: `lock_subset.py CHECKOUT [EXTRA...]`.

@@ -18,5 +18,5 @@ def needs_packages(extras: Mapping[str, str]) -> Iterator[None]:
             raise
         name = package.replace("_", "-")
         raise ConfigurationError(
-            f"this needs the package {name}: pip install 'sbus[{extras[package]}]'"
+            f"this needs the package {name}: pip install 'sbusd[{extras[package]}]'"
         ) from error

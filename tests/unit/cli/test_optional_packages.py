@@ -8,7 +8,7 @@ from sbus.errors import ConfigurationError
 
 @pytest.mark.parametrize("module", ["prometheus_client", "prometheus_client.metrics_core"])
 def test_the_extra_of_a_missing_package_is_named(module: str) -> None:
-    said = r"the package prometheus-client: pip install 'sbus\[metrics\]'"
+    said = r"the package prometheus-client: pip install 'sbusd\[metrics\]'"
     extras = {"prometheus_client": "metrics"}
     with pytest.raises(ConfigurationError, match=said), needs_packages(extras):
         raise ModuleNotFoundError(name=module)

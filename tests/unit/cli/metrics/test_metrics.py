@@ -306,7 +306,7 @@ def test_a_missing_package_is_reported_with_the_command_that_installs_it(
         monkeypatch.delitem(sys.modules, f"sbus.cli.metrics.{part}", raising=False)
     outcome = CliRunner().invoke(metrics, [], obj=(None, {}))
     assert isinstance(outcome.exception, ConfigurationError)
-    assert str(outcome.exception).endswith("pip install 'sbus[metrics]'")
+    assert str(outcome.exception).endswith("pip install 'sbusd[metrics]'")
 
 
 def test_users_are_identified_by_uid() -> None:
