@@ -4,13 +4,11 @@ from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
 
 from sbus.pipeline.jobs.anomalies import anomalies
-from sbus.pipeline.jobs.fan_out import deliveries
-from sbus.pipeline.jobs.flows import senders
+from sbus.pipeline.jobs.clients import slow_consumers, users
+from sbus.pipeline.jobs.flows import deliveries, senders
 from sbus.pipeline.jobs.gaps import losses
 from sbus.pipeline.jobs.latency import latency
-from sbus.pipeline.jobs.slow_consumers import slow_consumers
 from sbus.pipeline.jobs.traffic import traffic
-from sbus.pipeline.jobs.users import users
 
 HOUR_SECONDS = 3_600.0
 

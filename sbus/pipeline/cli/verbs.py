@@ -58,7 +58,7 @@ def traffic(run: JobRun, **options: Any) -> None:
 )
 def hot_keys(run: JobRun, **options: Any) -> None:
     """Which keys carry the most."""
-    from sbus.pipeline.jobs.hot_keys import hot_keys
+    from sbus.pipeline.jobs.traffic import hot_keys
 
     run.answer(hot_keys, "messages", **options)
 
@@ -75,7 +75,7 @@ def hot_keys(run: JobRun, **options: Any) -> None:
 @by_prefix
 def fan_out(run: JobRun, by: str, **options: Any) -> None:
     """How many clients receive a message, and which messages nobody receives."""
-    from sbus.pipeline.jobs.fan_out import deliveries, fan_out
+    from sbus.pipeline.jobs.flows import deliveries, fan_out
 
     if by == "prefix":
         run.answer(deliveries, "messages", **options)
@@ -87,7 +87,7 @@ def fan_out(run: JobRun, by: str, **options: Any) -> None:
 @answers
 def slow_consumers(run: JobRun) -> None:
     """Who does not keep up: growing backlogs, discarded messages, held publishers."""
-    from sbus.pipeline.jobs.slow_consumers import slow_consumers
+    from sbus.pipeline.jobs.clients import slow_consumers
 
     run.answer(slow_consumers, "clients")
 
@@ -97,7 +97,7 @@ def slow_consumers(run: JobRun) -> None:
 def users(run: JobRun) -> None:
     """How much each user uses: messages and bytes published, clients; received and lost, of those
     clients that a snapshot has (MEASURED)."""
-    from sbus.pipeline.jobs.users import users
+    from sbus.pipeline.jobs.clients import users
 
     run.answer(users, "messages", "clients", "events")
 

@@ -1,8 +1,9 @@
-"""Who sends what to whom?
+"""Who sends what to whom, and to how many?
 
 A message is recorded with its publisher, but not with its recipients. The events tell which client
 subscribed to which pattern, and so who asked for a key: at any time of the recording, even after
-the message, but not before the recording began. Secret messages are left out.
+the message, but not before the recording began. Secret messages are left out. The number of
+recipients is null if the recorder was not an administrator.
 
 Patterns are compared as text. One whose `*` follows a part of a character matches nothing here.
 """
@@ -62,6 +63,41 @@ def receivers(
         .groupBy("host", "prefix", "uid", "program")
         .agg(F.count_distinct(*who).alias("clients"), F.sum("messages").alias("deliveries"))
         .orderBy(F.desc("deliveries"), "prefix", "host", "uid", "program")
+    )
+
+
+def fan_out(messages: DataFrame) -> DataFrame:
+    """recipients (null: unknown), messages: how many messages had that many recipients."""
+    return (
+        messages.where(columns.is_message())
+        .groupBy("recipients")
+        .agg(F.count("*").alias("messages"))
+        .orderBy(F.asc_nulls_last("recipients"))
+    )
+
+
+def deliveries(
+    messages: DataFrame, *, depth: int = 2, separator: str = columns.SEPARATOR
+) -> DataFrame:
+    """prefix, messages, deliveries, delivered_bytes, recipients_mean, recipients_max, unheard
+    (messages without a recipient), unknown (messages whose recipients are unknown, which only
+    `messages` includes); most deliveries first."""
+    recipients = F.col("recipients")
+    return (
+        messages.where(columns.is_message())
+        .groupBy(columns.prefix(depth, separator).alias("prefix"))
+        .agg(
+            F.count("*").alias("messages"),
+            F.coalesce(F.sum(recipients), F.lit(0)).alias("deliveries"),
+            F.coalesce(F.sum(recipients * columns.payload_bytes()), F.lit(0)).alias(
+                "delivered_bytes"
+            ),
+            F.avg(recipients).alias("recipients_mean"),
+            F.max(recipients).alias("recipients_max"),
+            F.count_if(recipients == 0).alias("unheard"),
+            F.count_if(recipients.isNull()).alias("unknown"),
+        )
+        .orderBy(F.desc("deliveries"), F.desc("messages"), "prefix")
     )
 
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from sbus.pipeline.jobs.changes import changes
+from sbus.pipeline.jobs.clients import slow_consumers
 from sbus.pipeline.jobs.latency import latency
-from sbus.pipeline.jobs.slow_consumers import slow_consumers
+from sbus.pipeline.jobs.traffic import changes
 from sbus.pipeline.report.facts import Facts, Row, Rows, collect, end_to_end, summarize
 from sbus.pipeline.spark.selection import Table
 

@@ -10,15 +10,11 @@ from pyspark.sql import functions as F
 
 from sbus.pipeline.jobs import columns
 from sbus.pipeline.jobs.anomalies import anomalies
-from sbus.pipeline.jobs.counters import CLIENT
-from sbus.pipeline.jobs.fan_out import deliveries, fan_out
-from sbus.pipeline.jobs.flows import receivers, senders
+from sbus.pipeline.jobs.clients import CLIENT, slow_consumers, users
+from sbus.pipeline.jobs.flows import deliveries, fan_out, receivers, senders
 from sbus.pipeline.jobs.gaps import losses
-from sbus.pipeline.jobs.hot_keys import hot_keys
 from sbus.pipeline.jobs.latency import broker_latency, latency
-from sbus.pipeline.jobs.slow_consumers import slow_consumers
-from sbus.pipeline.jobs.traffic import traffic
-from sbus.pipeline.jobs.users import users
+from sbus.pipeline.jobs.traffic import hot_keys, traffic
 from sbus.pipeline.spark.selection import Table
 
 Row = dict[str, Any]

@@ -153,7 +153,7 @@ def test_every_job_on_an_empty_recording_prints_nothing(
         (["gaps", "{nothing}", "--out", "/nowhere/gaps.csv"], "there is no directory /nowhere"),
         (["report", "{nothing}", "--out", "{empty}"], "is a directory; name a file"),
         (["replay", "{nothing}", "-a", "{empty}/bus"], "{empty}/bus"),
-        (["nonsense"], "No such command 'nonsense'"),
+        (["nonsense"], "there is no verb 'nonsense'; choose from anomalies"),
     ],
 )
 def test_an_error_is_one_line_with_its_reason(

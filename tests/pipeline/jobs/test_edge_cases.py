@@ -12,15 +12,12 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 from sbus.pipeline.jobs.anomalies import WINDOWS_MIN, anomalies
-from sbus.pipeline.jobs.fan_out import deliveries, fan_out
-from sbus.pipeline.jobs.flows import receivers
+from sbus.pipeline.jobs.clients import slow_consumers, users
+from sbus.pipeline.jobs.flows import deliveries, fan_out, receivers
 from sbus.pipeline.jobs.gaps import gaps, losses
-from sbus.pipeline.jobs.hot_keys import hot_keys
 from sbus.pipeline.jobs.latency import broker_latency, latency
 from sbus.pipeline.jobs.replay import Recorded, paced, replay
-from sbus.pipeline.jobs.slow_consumers import slow_consumers
-from sbus.pipeline.jobs.traffic import traffic
-from sbus.pipeline.jobs.users import users
+from sbus.pipeline.jobs.traffic import hot_keys, traffic
 from sbus.pipeline.report.facts import joined_losses
 from sbus.pipeline.store.schemas import CLIENTS, EVENTS, MESSAGES
 from sbus.protocol.text import to_text

@@ -11,15 +11,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from sbus.pipeline.jobs.anomalies import WINDOWS_MIN, anomalies
-from sbus.pipeline.jobs.fan_out import deliveries, fan_out
-from sbus.pipeline.jobs.flows import receivers, senders
+from sbus.pipeline.jobs.clients import slow_consumers, users
+from sbus.pipeline.jobs.flows import deliveries, fan_out, receivers, senders
 from sbus.pipeline.jobs.gaps import gaps, losses
-from sbus.pipeline.jobs.hot_keys import hot_keys
 from sbus.pipeline.jobs.incidents import SCORE_MIN
 from sbus.pipeline.jobs.latency import broker_latency, latency
-from sbus.pipeline.jobs.slow_consumers import slow_consumers
-from sbus.pipeline.jobs.traffic import traffic
-from sbus.pipeline.jobs.users import users
+from sbus.pipeline.jobs.traffic import hot_keys, traffic
 from tests.pipeline.jobs import oracles
 from tests.pipeline.jobs.oracles import Message
 from tests.support.job_results import answer, keyed
