@@ -3,6 +3,6 @@
 | what | where |
 |---|---|
 | which jobs are run, and how much of their results is kept | `facts.py` |
-| plots | `figures.py`, `plot.py` |
+| plots | `figures.py` |
 | the page: its sections, sentences and tables | `page.py`, `templates/` |
 """

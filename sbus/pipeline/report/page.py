@@ -22,8 +22,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 import sbus
 from sbus.cli.terminal import units
 from sbus.pipeline.report.facts import Facts, Row, Rows, end_to_end
-from sbus.pipeline.report.figures import draw, unusual
-from sbus.pipeline.report.plot import COLOURS, OTHERS, Plot, shortened
+from sbus.pipeline.report.figures import COLOURS, OTHERS, Plot, draw, shortened, unusual
 from sbus.protocol.text import one_line
 
 INCIDENTS_SHOWN = 12
