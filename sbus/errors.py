@@ -97,3 +97,12 @@ class PacketRefused(BusError):
 
 class ProtocolViolation(BusError):
     """The peer sent what no bus sends: it is not an sbus, or it is broken."""
+
+
+def reason_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first error of a group that holds only SbusErrors; else the group itself."""
+    error: BaseException = group
+    if group.split(SbusError)[1] is None:
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+    return error

@@ -18,7 +18,7 @@ from sbus.broker.front.client_store import ResumedBus
 from sbus.broker.front.fork_server import ForkServer
 from sbus.broker.front_process import Endpoints, FrontResources, run_front
 from sbus.broker.worker_process import worker_main
-from sbus.errors import ConfigurationError, SbusError
+from sbus.errors import ConfigurationError, reason_of
 from sbus.limits import TIME_SLICE_NS
 from sbus.protocol.events import BusNotResumed
 from sbus.protocol.keys import DIALECTS
@@ -89,10 +89,7 @@ def _run_event_loop(resources: FrontResources, on_ready: Callable[[], None]) -> 
     try:
         trio.run(run_front, resources, on_ready)
     except BaseExceptionGroup as group:
-        expected, unexpected = group.split(SbusError)
-        if unexpected is not None or expected is None:
-            raise
-        raise _first(expected) from None
+        raise reason_of(group) from None
 
 
 def check_settings(settings: BusSettings) -> None:
@@ -165,11 +162,3 @@ def _make_memory(settings: BusSettings) -> SharedMemory:
 
 def _dialect_number(settings: BusSettings) -> int:
     return list(DIALECTS).index(settings.dialect)
-
-
-def _first(group: BaseExceptionGroup[SbusError]) -> SbusError:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, SbusError)
-    return error

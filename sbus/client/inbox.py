@@ -179,7 +179,7 @@ class Inbox(Generic[Item]):
         elif control.key == controls.ME:
             self.me.replied(control.payload)
         elif control.key == controls.LOST:
-            self._feed_gap(Lost(_parse_count(control.payload)))
+            self._feed_gap(Lost(parse_lost_count(control.payload)))
         elif control.key == controls.ERROR:
             self._feed_refusal(control.payload.decode(errors="backslashreplace"))
         else:
@@ -312,7 +312,8 @@ def _joined(before: Lost, gap: Lost) -> Lost:
     return Lost(before.count + gap.count)
 
 
-def _parse_count(payload: bytes) -> int | None:
+def parse_lost_count(payload: bytes) -> int | None:
+    """The payload of a notice of lost messages. Raises ProtocolViolation."""
     if payload == b"?":
         return None
     if not payload.isdigit() or len(payload) > COUNT_DIGITS_MAX:

@@ -23,7 +23,7 @@ import trio
 import sbus
 from sbus.client.admin import AdminConnection
 from sbus.client.link import LinkOptions
-from sbus.errors import AddressError, BusError, SbusError
+from sbus.errors import AddressError, BusError, SbusError, reason_of
 from sbus.pipeline.recorder.admin_tables import AdminTables
 from sbus.pipeline.recorder.buffer import Buffer, MonitorBuffer, PacketBuffer, write_out
 from sbus.pipeline.recorder.maintenance import maintain
@@ -104,7 +104,7 @@ class _Recorder:
                     await self._record_messages(buffer, source, receiving)
                     helpers.cancel_scope.cancel()
             except BaseExceptionGroup as group:
-                raise _reason(group) from None
+                raise reason_of(group) from None
 
     async def seal_rest(self) -> None:
         """Seal everything, unless that takes long; then the next recorder does it."""
@@ -233,14 +233,3 @@ async def _publish_probes(address: str | None, options: LinkOptions, recorder: s
             await bus.publish(_probe_key(recorder), b"%d" % (time.time_ns() // 1000))
             await bus.sync()
             await trio.sleep(_PROBE_SECONDS)
-
-
-def _reason(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first error of a group that holds only SbusErrors; else the group itself."""
-    expected, unexpected = group.split(SbusError)
-    if unexpected is not None or expected is None:
-        return group
-    error: BaseException = expected
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

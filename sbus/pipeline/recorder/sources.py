@@ -12,7 +12,7 @@ from functools import partial
 import trio
 
 from sbus.client.admin import AdminConnection
-from sbus.client.inbox import Lost
+from sbus.client.inbox import Lost, parse_lost_count
 from sbus.client.link import CONNECT_RETRY_SECONDS, PACKET_BYTES_MAX, Link, LinkOptions
 from sbus.client.streams import BatchStream
 from sbus.errors import Disconnected, PacketRefused, ProtocolViolation
@@ -30,7 +30,6 @@ from sbus.protocol.packets import (
 _BATCH_PACKETS = 256
 """Read before other tasks get their turn."""
 _ALLOCATOR_BYTES = 4 * 1024 * 1024
-_COUNT_DIGITS_MAX = 18
 _POLL_SECONDS = 0.02
 """The stream holds messages back until earlier ones are there, and does not tell when they are."""
 _PAUSE_SECONDS = 0.005
@@ -144,7 +143,7 @@ class SubscriptionSource:
         control = parse_server_packet(packet)
         assert isinstance(control, ControlMessage)
         if control.key == controls.LOST:
-            self._buffer.put_gap(_lost_count(control.payload))
+            self._buffer.put_gap(parse_lost_count(control.payload))
         elif control.key == controls.WHOAMI:
             self._replies_due -= 1
         elif control.key == controls.ERROR:
@@ -157,14 +156,6 @@ class SubscriptionSource:
                 await trio.lowlevel.wait_writable(self._link.sock.fileno())
         except BrokenPipeError as error:
             raise Disconnected("the bus has closed the connection") from error
-
-
-def _lost_count(payload: bytes) -> int | None:
-    if payload == b"?":
-        return None
-    if not payload.isdigit() or len(payload) > _COUNT_DIGITS_MAX:
-        raise ProtocolViolation(f"the bus reported {payload[:32]!r} messages lost")
-    return int(payload)
 
 
 class MonitorSource:
