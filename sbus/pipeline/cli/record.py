@@ -110,6 +110,7 @@ def record(
         from sbus.pipeline.recorder.recorder import record as run
         from sbus.pipeline.store.retention import Retention
         from sbus.pipeline.store.row_batches import RecorderIdentity
+        from sbus.pipeline.store.stored_file import absolute
         from sbus.pipeline.store.writer import Rolling
 
     keep_new_files_private()
@@ -117,7 +118,7 @@ def record(
     plan = Plan(
         directory=directory.absolute(),
         identity=RecorderIdentity.here(address),
-        table=_location(table),
+        table=None if table is None else absolute(table),
         address=address,
         options=selected.link,
         patterns=patterns,
@@ -135,10 +136,3 @@ def record(
     )
     report = functools.partial(report_error, command="sbusctl")
     trio.run(run, plan, Notifier.of_environment(report), report)
-
-
-def _location(table: str | None) -> str | None:
-    """A URI, or an absolute path."""
-    if table is None or "://" in table:
-        return table
-    return os.path.abspath(table)

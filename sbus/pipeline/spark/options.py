@@ -7,7 +7,6 @@ names in lower case; users may write them in any.
 This module neither opens anything nor imports Spark.
 """
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,6 +18,7 @@ from sbus.errors import AddressError, ClientFault, ConfigurationError
 from sbus.limits import Limits
 from sbus.pipeline.durations import parse_seconds
 from sbus.pipeline.store.schemas import timestamp_us
+from sbus.pipeline.store.stored_file import absolute
 from sbus.protocol.keys import SLASH, check_pattern, parse_pattern
 from sbus.protocol.text import from_text
 from sbus.unix.address import PathAddress, parse_address
@@ -158,7 +158,7 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     return SinkOptions(
         socket=_address(chosen["socket"]),
         key=_bytes("key", chosen["key"]) if "key" in chosen else None,
-        checkpoint=None if checkpoint is None else _absolute(_location(checkpoint)),
+        checkpoint=None if checkpoint is None else absolute(_location(checkpoint)),
     )
 
 
@@ -190,19 +190,14 @@ def _location(text: str) -> str:
     return rest.removeprefix("//")
 
 
-def _absolute(location: str) -> str:
-    """Tasks run in another directory."""
-    return location if "://" in location else os.path.abspath(location)
-
-
 def _address(text: str) -> str:
-    """The address, absolute."""
+    """The address, absolute, because tasks run in another directory."""
     try:
         address = parse_address(text)
         address.sockaddr()
     except AddressError as error:
         raise ConfigurationError(f"socket: {error}") from error
-    return _absolute(text) if isinstance(address, PathAddress) else text
+    return absolute(text) if isinstance(address, PathAddress) else text
 
 
 def _patterns(text: str) -> tuple[bytes, ...]:

@@ -25,18 +25,9 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from sbus.errors import ConfigurationError
+from sbus.pipeline.spark import planning
 from sbus.pipeline.spark.options import EARLIEST, LATEST, Bound, SourceOptions
-from sbus.pipeline.spark.planning import (
-    Offsets,
-    advance,
-    begun_anew,
-    check_range,
-    ends,
-    pieces,
-    resolve,
-    share,
-    waiting,
-)
+from sbus.pipeline.spark.planning import Offsets
 from sbus.pipeline.spark.task_rows import rows
 from sbus.pipeline.store.reader import TableCache, Tables
 from sbus.pipeline.store.stored_file import Piece
@@ -55,11 +46,12 @@ class _RecordingReader:
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         self._options = options
         self._schema = schema
+        self._cache = TableCache(options.path, options.table)
 
     def _plan(self, found: Tables, start: Offsets, end: Offsets) -> list[InputPartition]:
         options = self._options
-        planned = pieces(found, start, end, fail_on_data_loss=options.fail_on_data_loss)
-        tasks = share(planned, options.min_partitions, options.max_records_per_partition)
+        planned = planning.pieces(found, start, end, fail_on_data_loss=options.fail_on_data_loss)
+        tasks = planning.share(planned, options.min_partitions, options.max_records_per_partition)
         return [RecordingPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -69,10 +61,10 @@ class _RecordingReader:
 
 class BatchReader(_RecordingReader, DataSourceReader):
     def partitions(self) -> list[InputPartition]:
-        found = TableCache(self._options.path, self._options.table).tables()
-        start = resolve(self._options.starting or Bound("startingOffsets", EARLIEST), found)
-        end = resolve(self._options.ending or Bound("endingOffsets", LATEST), found)
-        check_range(start, end)
+        options, found = self._options, self._cache.tables()
+        start = planning.resolve(options.starting or Bound("startingOffsets", EARLIEST), found)
+        end = planning.resolve(options.ending or Bound("endingOffsets", LATEST), found)
+        planning.check_range(start, end)
         # For an empty list Spark would read a partition `None`.
         return self._plan(found, start, end) or [RecordingPartition([])]
 
@@ -95,41 +87,39 @@ class RefusedStream(DataSourceStreamReader):
 class StreamReader(_RecordingReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         super().__init__(options, schema)
-        self._cache = TableCache(options.path, options.table)
         self._goal: Offsets | None = None
         self._newest: Offsets | None = None
         self._triggered_at = -math.inf
 
     def initialOffset(self) -> Offsets:
         starting = self._options.starting or Bound("startingOffsets", LATEST)
-        return resolve(starting, self._tables())
+        return planning.resolve(starting, self._cache.tables())
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        rows_min, rows_max = (
-            self._options.min_offsets_per_trigger,
-            self._options.max_offsets_per_trigger,
-        )
-        if rows_max is not None:
+        if (rows_max := self._options.max_offsets_per_trigger) is not None:
             return ReadMaxRows(rows_max)
-        return ReadMinRows(rows_min) if rows_min is not None else ReadAllAvailable()
+        rows_min = self._options.min_offsets_per_trigger
+        return ReadAllAvailable() if rows_min is None else ReadMinRows(rows_min)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._goal = ends(self._tables())
+        self._goal = planning.ends(self._cache.tables())
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
         """Spark has one limit, so `maxOffsetsPerTrigger` brings `minOffsetsPerTrigger` along."""
-        found = self._tables()
-        self._newest = ends(found)
+        found = self._cache.tables()
+        self._newest = planning.ends(found)
         goal = self._newest if self._goal is None else self._goal
         # A recorder whose directory has gone stays where it was, unless it has begun anew.
-        gone = begun_anew(start, found)
+        gone = planning.begun_anew(start, found)
         end = {name: offset for name, offset in {**start, **goal}.items() if name not in gone}
         if isinstance(limit, ReadAllAvailable):
             return end
-        rows = sum(waiting(start, end, found).values())
+        rows = sum(planning.waiting(start, end, found).values())
         if self._goal is None and self._is_early(rows):
             return start
-        return advance(start, end, found, limit.max_rows) if isinstance(limit, ReadMaxRows) else end
+        if isinstance(limit, ReadMaxRows):
+            return planning.advance(start, end, found, limit.max_rows)
+        return end
 
     def _is_early(self, rows: int) -> bool:
         """Whether a batch of so many rows is to wait for more. The first one is not."""
@@ -145,7 +135,4 @@ class StreamReader(_RecordingReader, DataSourceStreamReader, SupportsTriggerAvai
         return self._newest
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
-        return self._plan(self._tables(), start, end)
-
-    def _tables(self) -> Tables:
-        return self._cache.tables()
+        return self._plan(self._cache.tables(), start, end)

@@ -18,8 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from sbus.pipeline.store.reader import Recording, Tables
-from sbus.pipeline.store.schemas import PARTITIONS, TABLES, timestamp_us
-from sbus.pipeline.store.sealed_table import file_schema
+from sbus.pipeline.store.schemas import FILE_SCHEMAS, PARTITIONS, TABLES, timestamp_us
 
 Table = Literal["messages", "clients", "events"]
 
@@ -58,7 +57,7 @@ def read(
 
 def _scan(spark: SparkSession, table: Table, paths: Iterable[str]) -> DataFrame:
     """Sealed files, read by Spark."""
-    schema = from_arrow_schema(pa.schema([*file_schema(table), *PARTITIONS]))
+    schema = from_arrow_schema(pa.schema([*FILE_SCHEMAS[table], *PARTITIONS]))
     by_root: dict[str, list[str]] = {}
     for path in paths:
         by_root.setdefault(path.rpartition("/date=")[0], []).append(path)

@@ -89,7 +89,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 ledger = Ledger(batchId, staged)
                 self._staging.save(ledger)
             elif ledger.files:
-                _warn_of_repetition(ledger)
+                first, end = ledger.published, ledger.published + SYNC_MESSAGES
+                warnings.warn(
+                    f"sbus: a driver ended while it published batch {ledger.batch}: of its rows "
+                    f"{first} to {end} some may be published twice",
+                    stacklevel=2,
+                )
             self._staging.delete_others(ledger.files)
             if ledger.files:
                 self._publish(ledger)
@@ -104,11 +109,3 @@ class StreamWriter(DataSourceStreamArrowWriter):
         ledger.files.clear()
         self._staging.save(ledger)
         self._staging.delete_others([])
-
-
-def _warn_of_repetition(ledger: Ledger) -> None:
-    warnings.warn(
-        f"sbus: batch {ledger.batch} was being published when a driver ended: of its rows "
-        f"{ledger.published} to {ledger.published + SYNC_MESSAGES} some may be published twice",
-        stacklevel=2,
-    )

@@ -33,15 +33,15 @@ class Staging:
     """Of the query with this checkpoint, a directory or URI. Every method raises OSError."""
 
     def __init__(self, checkpoint: str) -> None:
-        self._root = f"{checkpoint}/sbus"
+        """Raises ConfigurationError, OSError."""
+        self._files, self._root = file_system(f"{checkpoint}/sbus")
 
     def stage(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> str:
         """Bring rows to disk; returns the name of their file."""
         name = f"{uuid.uuid4().hex}.arrows"
-        files, root = file_system(self._root)
-        files.create_dir(f"{root}/staged", recursive=True)
+        self._files.create_dir(f"{self._root}/staged", recursive=True)
         with (
-            files.open_output_stream(f"{root}/staged/{name}") as stream,
+            self._files.open_output_stream(f"{self._root}/staged/{name}") as stream,
             pa.ipc.new_stream(stream, schema) as rows,
         ):
             for batch in batches:
@@ -50,43 +50,39 @@ class Staging:
         return name
 
     def rows(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        files, root = file_system(self._root)
         for name in names:
-            with files.open_input_stream(f"{root}/staged/{name}") as stream:
+            with self._files.open_input_stream(f"{self._root}/staged/{name}") as stream:
                 yield from pa.ipc.open_stream(stream)
 
     def delete_others(self, names: Sequence[str]) -> None:
         """Delete all staged files but these."""
-        files, root = file_system(self._root)
-        for found in files.get_file_info(FileSelector(f"{root}/staged", allow_not_found=True)):
+        staged = FileSelector(f"{self._root}/staged", allow_not_found=True)
+        for found in self._files.get_file_info(staged):
             if found.base_name not in names:
-                files.delete_file(found.path)
+                self._files.delete_file(found.path)
 
     def load(self) -> Ledger | None:
-        files, root = file_system(self._root)
         try:
-            with files.open_input_stream(f"{root}/ledger.json") as stream:
+            with self._files.open_input_stream(f"{self._root}/ledger.json") as stream:
                 return msgspec.json.decode(stream.read(), type=Ledger)
         except FileNotFoundError:
             return None
 
     def save(self, ledger: Ledger) -> None:
         """Replace the ledger in one step; it is on disk when this returns."""
-        files, root = file_system(self._root)
-        with files.open_output_stream(f"{root}/ledger.new") as stream:
+        with self._files.open_output_stream(f"{self._root}/ledger.new") as stream:
             stream.write(msgspec.json.encode(ledger))
         self._sync("ledger.new")
-        files.move(f"{root}/ledger.new", f"{root}/ledger.json")
+        self._files.move(f"{self._root}/ledger.new", f"{self._root}/ledger.json")
         self._sync("")
 
     def locked(self) -> AbstractContextManager[None]:
         """One driver at a time publishes: Spark may begin again while an earlier one still does."""
-        files, root = file_system(self._root)
-        files.create_dir(root, recursive=True)
-        return locked(Path(root)) if isinstance(files, LocalFileSystem) else nullcontext()
+        self._files.create_dir(self._root, recursive=True)
+        is_local = isinstance(self._files, LocalFileSystem)
+        return locked(Path(self._root)) if is_local else nullcontext()
 
     def _sync(self, *paths: str) -> None:
-        files, root = file_system(self._root)
-        if isinstance(files, LocalFileSystem):
+        if isinstance(self._files, LocalFileSystem):
             for path in paths:
-                sync(Path(root, path))
+                sync(Path(self._root, path))

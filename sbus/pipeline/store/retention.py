@@ -31,8 +31,7 @@ def drop_expired(
     }
     dropped = _expired(groups, retention, now_us)
     for table in tables:
-        files = [file for file in dropped if file.table == table.name]
-        if files:
+        if files := [file for file in dropped if file.table == table.name]:
             table.remove(files)
 
 

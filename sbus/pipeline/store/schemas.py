@@ -7,7 +7,7 @@ A row of kind GAP stands where `lost` messages are missing; null means that the 
 Columns about the publisher are null where it is unknown.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Final
@@ -73,11 +73,6 @@ EVENTS: Final = pa.schema(
 """`fields` is the whole event, as a JSON object."""
 
 TABLES: Final = {"messages": MESSAGES, "clients": CLIENTS, "events": EVENTS}
-SEGMENT_SCHEMAS: Final = {
-    name: pa.schema([field for field in schema if field.name not in IDENTITY])
-    for name, schema in TABLES.items()
-}
-"""The columns in segment files: readers know the others from the recorder's file."""
 PARTITIONS: Final = pa.schema(
     [
         ("date", pa.date32()),
@@ -85,6 +80,19 @@ PARTITIONS: Final = pa.schema(
     ]
 )
 """The columns by which sealed rows are divided into files. `date`, in UTC, is only there."""
+
+
+def _without(names: Iterable[str]) -> dict[str, pa.Schema]:
+    return {
+        table: pa.schema([field for field in schema if field.name not in names])
+        for table, schema in TABLES.items()
+    }
+
+
+SEGMENT_SCHEMAS: Final = _without(IDENTITY)
+"""The columns in segment files: readers know the others from the recorder's file."""
+FILE_SCHEMAS: Final = _without(PARTITIONS.names)
+"""The columns in sealed files."""
 
 MESSAGE: Final = "MSG"
 GAP: Final = "GAP"

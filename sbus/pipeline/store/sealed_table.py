@@ -24,7 +24,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from sbus.errors import SbusError
 from sbus.pipeline.store.recorder_file import locked, sync
-from sbus.pipeline.store.schemas import PARTITIONS, TABLES, timestamp_us
+from sbus.pipeline.store.schemas import FILE_SCHEMAS, PARTITIONS, timestamp_us
 from sbus.pipeline.store.stored_file import StoredFile
 from sbus.protocol.text import one_line
 
@@ -206,10 +206,5 @@ class SealedTable:
         )
 
 
-def file_schema(name: str) -> pa.Schema:
-    """The columns in the files of the table; the others are those that divide it."""
-    return pa.schema([field for field in TABLES[name] if field.name not in PARTITIONS.names])
-
-
 def _delta_schema(name: str) -> pa.Schema:
-    return pa.schema([*PARTITIONS, *file_schema(name)])
+    return pa.schema([*PARTITIONS, *FILE_SCHEMAS[name]])

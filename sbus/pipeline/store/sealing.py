@@ -29,8 +29,8 @@ from pyarrow.fs import LocalFileSystem
 from sbus.errors import SbusError
 from sbus.pipeline.store import segment_file
 from sbus.pipeline.store.recorder_file import RecorderFile, sync
-from sbus.pipeline.store.schemas import TABLES, conform
-from sbus.pipeline.store.sealed_table import ROW_GROUP_ROWS, SealedTable, file_schema
+from sbus.pipeline.store.schemas import FILE_SCHEMAS, TABLES, conform
+from sbus.pipeline.store.sealed_table import ROW_GROUP_ROWS, SealedTable
 from sbus.pipeline.store.segment_file import RecordingDamaged, first_offset, segment_files
 from sbus.pipeline.store.stored_file import file_system
 
@@ -144,7 +144,7 @@ class _DateWriter:
         self._path = f"{folder}/{first:020}.parquet"
         self._files, base = file_system(table.uri)
         self._target = f"{base}/{self._path}"
-        self._schema = file_schema(table.name)
+        self._schema = FILE_SCHEMAS[table.name]
         self._known = {"bus": recorder.bus}
         self._files.create_dir(f"{base}/{folder}", recursive=True)
         self._stream = self._files.open_output_stream(self._target)

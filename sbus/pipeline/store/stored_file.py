@@ -4,6 +4,7 @@ A file is a segment file of the hot log, or a Parquet file of the table of seale
 of both can be pickled, and a `Piece` read wherever its file can be reached.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -75,6 +76,11 @@ class Piece:
     first: int
     end: int
     rows: int
+
+
+def absolute(location: str) -> str:
+    """Of a path the one that other processes find, too; of a URI itself."""
+    return location if "://" in location else os.path.abspath(location)
 
 
 def file_system(location: str) -> tuple[fs.FileSystem, str]:

@@ -23,7 +23,7 @@ from sbus.pipeline.store import reader, recorder_file, sealed_table, sealing, se
 from sbus.pipeline.store.reader import RecordingChanged, read
 from sbus.pipeline.store.recorder_file import RecorderFile
 from sbus.pipeline.store.retention import Retention, drop_expired
-from sbus.pipeline.store.schemas import MESSAGES, PARTITIONS, TABLES
+from sbus.pipeline.store.schemas import FILE_SCHEMAS, MESSAGES, PARTITIONS, TABLES
 from sbus.pipeline.store.sealed_table import SealedTable, SealedTableFailed
 from sbus.pipeline.store.sealing import Interrupted, Sealer
 from sbus.pipeline.store.segment_file import RecordingDamaged
@@ -154,8 +154,10 @@ def test_a_column_that_was_added_later_is_null_in_older_files(
     write_segments(tmp_path, [NOON_US])
     seal(tmp_path)
     write_segments(tmp_path, [NOON_US + 1])
-    later = MESSAGES.append(pa.field("colour", pa.string()))
+    colour = pa.field("colour", pa.string())
+    later = MESSAGES.append(colour)
     monkeypatch.setitem(TABLES, "messages", later)
+    monkeypatch.setitem(FILE_SCHEMAS, "messages", FILE_SCHEMAS["messages"].append(colour))
     for _ in range(2):
         pieces = messages(tmp_path).plan(0, 2)
         batches = [batch for piece in pieces for batch in read(piece)]
