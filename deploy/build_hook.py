@@ -1,7 +1,8 @@
-"""The build of a wheel: with the compiled step for every Python from 3.11 on, where it can be made.
+"""The builds of a wheel and of a source distribution, with the version and the commit in a file.
 
-Without a C compiler the wheel is pure Python. An editable installation uses the checkout, so there
-the step is compiled in its place.
+A wheel has the compiled step for every Python from 3.11 on, where it can be made. Without a C
+compiler the wheel is pure Python. An editable installation uses the checkout, so there the step is
+compiled in its place, and there is no such file.
 """
 
 import sys
@@ -14,17 +15,25 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from deploy import compile_step
+from deploy import build_version, compile_step
 
 
-class CompiledStepHook(BuildHookInterface[Any]):
-    """Adds the compiled step to a wheel."""
+class SbusBuildHook(BuildHookInterface[Any]):
+    """Adds what is made for a build."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if version == "editable":
             compile_step.main()
             return
         self._folder = tempfile.TemporaryDirectory()
+        if not build_version.RECORD.exists():
+            record = Path(self._folder.name) / build_version.RECORD.name
+            record.write_text(f"{build_version.build()}\n")
+            build_data["force_include"][str(record)] = f"sbus/{record.name}"
+        if self.target_name == "wheel":
+            self._add_step(build_data)
+
+    def _add_step(self, build_data: dict[str, Any]) -> None:
         module = Path(self._folder.name) / compile_step.MODULE.name
         try:
             compile_step.compile_step(module)

@@ -44,7 +44,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
         timeout=BUILD_SECONDS_MAX,
         check=True,
     )
-    (built,) = directory.iterdir()
+    (built,) = directory.glob("sbus_*.deb")
     return built
 
 
@@ -63,11 +63,15 @@ def field(package: Path, name: str) -> str:
 
 def test_it_says_what_it_is_and_needs(package: Path) -> None:
     version = field(package, "Version")
-    assert re.fullmatch(r"\d+\.\d+\.\d+\S*", version)
+    assert re.fullmatch(r"\d+\.\d+\.\d+(~dev\d+)?", version)
+    # Packages were 0.1.0 before they had versions that grow.
+    subprocess.run(["dpkg", "--compare-versions", version, "gt", "0.1.0"], check=True)
     assert package.name == f"sbus_{version}_{field(package, 'Architecture')}.deb"
     major, minor = sys.version_info[:2]
     needs = field(package, "Depends")
-    assert f"python3 (>= {major}.{minor}), python3 (<< {major}.{minor + 1})" in needs
+    bounds = re.search(rf"python3 \(>= {major}\.{minor}\), python3 \(<< {major}\.(\d+)\)", needs)
+    assert bounds
+    assert int(bounds[1]) > minor + 1, "the next Python of the distribution would remove the bus"
     assert "@" not in field(package, "")
 
 
@@ -110,6 +114,17 @@ def test_the_configuration_survives_an_upgrade(package: Path) -> None:
     assert done.stdout == b"/etc/sbus/sbus.toml\n"
 
 
+def test_the_library_is_there_for_the_system_s_python(package: Path, root: Path) -> None:
+    (library,) = package.parent.glob("python3-sbus_*.deb")
+    assert field(library, "Depends") == f"sbus (= {field(package, 'Version')}), python3"
+    subprocess.run(["dpkg-deb", "-x", library, root], check=True)
+    modules = root / "usr/lib/python3/dist-packages"
+    script = f"import site; site.addsitedir({str(modules)!r}); import sbus.client.blocking as b"
+    python = Path(sys.base_prefix) / "bin/python3"
+    home = run("env", "-i", str(python), "-I", "-S", "-c", f"{script}; print(b.__file__)")
+    assert Path(home.strip()).resolve() == root / "usr/lib/sbus/sbus/client/blocking.py"
+
+
 def test_it_runs_from_any_directory(root: Path, tmp_path: Path) -> None:
     """With nothing but the standard library of the Python that it finds."""
     python = Path(sys.base_prefix) / "bin/python3"
@@ -133,11 +148,12 @@ def test_it_runs_from_any_directory(root: Path, tmp_path: Path) -> None:
 
 # -- installed over another version ----------------------------------------------------------------
 def with_version(package: Path, version: str, path: Path, more: str = "") -> None:
-    """Make another package, which differs only in its version, and in what that module does."""
+    """Make another package, which differs only in its version, and in what its module does."""
     root = path.with_suffix("")
     subprocess.run(["dpkg-deb", "-R", package, root], check=True)
     source = root / "usr/lib/sbus/sbus/version.py"
-    source.write_text(f'__version__ = "{version}"\n{more}')
+    source.with_name("build.txt").write_text(f"{version} 12345678\n")
+    source.write_text(source.read_text() + more)
     mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
     py_compile.compile(str(source), invalidation_mode=mode, doraise=True)
     control = root / "DEBIAN/control"

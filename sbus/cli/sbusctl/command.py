@@ -9,10 +9,10 @@ from typing import NoReturn
 
 import click
 
-import sbus
 from sbus.cli.sbusctl.shared_options import SelectedBus
 from sbus.cli.terminal.exit_status import CommandGroup, run_command
 from sbus.client.link import LinkOptions
+from sbus.version import describe
 
 COMMAND = "sbusctl"
 
@@ -53,7 +53,7 @@ def _print_version(context: click.Context, _parameter: click.Parameter, is_asked
     if is_asked:
         from sbus.compiled import STEP
 
-        click.echo(f"{COMMAND} {sbus.__version__} (step: {STEP})")
+        click.echo(f"{COMMAND} {describe(STEP)}")
         context.exit()
 
 

@@ -18,7 +18,7 @@ from sbus.cli.sbusd.start import run
 from sbus.cli.terminal.error_output import report_error
 from sbus.compiled import STEP
 from sbus.errors import SbusError
-from sbus.version import __version__
+from sbus.version import describe
 
 _METAVARS: Final = {
     Kind.ADDRESS: "ADDRESS",
@@ -103,9 +103,9 @@ Examples:
     "its clients.",
 )
 @click.version_option(
-    __version__,
+    describe(STEP),
     prog_name="sbusd",
-    message=f"%(prog)s %(version)s (step: {STEP})",
+    message="%(prog)s %(version)s",
     help="Print the version and exit.",
 )
 @click.pass_context
