@@ -29,6 +29,7 @@ from sbus.unix.fd_passing import refuse_descriptors
 from sbus.unix.notify import Notifier
 from sbus.unix.send_buffer import packet_bytes_carried
 from sbus.unix.time_slice import request_time_slice
+from sbus.unix.user_names import local_user_names
 
 _RESUME_ATTEMPTS_MAX = 3
 
@@ -53,7 +54,7 @@ def run_bus(
     refuse_descriptors(endpoints.listener, does_refuse=not settings.disconnect_descriptors)
     if endpoints.admin_listener is not None:
         refuse_descriptors(endpoints.admin_listener)
-    events = EventEmitter(open_log(settings.log))
+    events = EventEmitter(open_log(settings.log), local_user_names())
     left = _resume(endpoints.stored, settings, notifier, events)
     memory, resumed = left or (_make_memory(settings), ResumedBus())
     configuration = _in_shape(configuration, memory.shape)

@@ -1,6 +1,7 @@
 """What all kinds of events have in common: see `events`."""
 
 import re
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -13,6 +14,7 @@ NOTICE: Final = 5
 INFO: Final = 6
 DEBUG: Final = 7
 """Priorities, as syslog(3) counts them."""
+NO_NAMES: Final[Mapping[int, str]] = {}
 
 
 def _id(name: str) -> str:
@@ -54,9 +56,11 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=_i
             found.update(msgspec.structs.asdict(value) if name == "who" else {name: value})
         return found
 
-    def text(self) -> str:
-        """One line for people."""
+    def text(self, user_names: Mapping[int, str] = NO_NAMES) -> str:
+        """One line for people, with the names of users that are known."""
         shown = {name: _shown(name, value) for name, value in self.fields().items()}
+        if (uid := shown.get("uid")) is not None and int(uid) in user_names:
+            shown["uid"] = f"{uid} ({user_names[int(uid)]})"
         return one_line(self.template.format(**shown))
 
 

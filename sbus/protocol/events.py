@@ -8,12 +8,14 @@ Texts that clients choose (keys, names of programs) are short, and escaped as by
 more strictly.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 from sbus.protocol.event import (
     DEBUG,
     ERROR,
     INFO,
+    NO_NAMES,
     NOTICE,
     WARNING,
     Client,
@@ -237,8 +239,8 @@ class ClientDisconnected(Event, frozen=True, kw_only=True):
     reason: str
     """"" when it left by itself, otherwise a code or a text."""
 
-    def text(self) -> str:
-        text = super().text()
+    def text(self, user_names: Mapping[int, str] = NO_NAMES) -> str:
+        text = super().text(user_names)
         return f"{text}: {self.reason}" if self.reason else text
 
 

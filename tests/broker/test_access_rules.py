@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from sbus.unix.user_names import local_user_names
 from tests.support.bus import Bus, running_bus
 from tests.support.processes import clients_on_each
 from tests.support.raw_client import RawClient
 from tests.support.users import STRANGER, as_user, directory_for_everybody, needs_root
 
 ME = os.geteuid()
+NAME = local_user_names().get(ME)
+SHOWN_ME = f"{ME} ({NAME})" if NAME else str(ME)
 NO_CONNECTION = b"CMSG !/error\0not-admitted you may not connect to this bus"
 NO_PUBLISHING = b"CMSG !/error\0not-allowed you may not publish under this key"
 NO_SUBSCRIBING = b"CMSG !/error\0not-allowed you may not subscribe to this pattern"
@@ -55,7 +58,7 @@ def test_user_who_may_not_connect_is_told_and_logged(tmp_path: Path) -> None:
         (line,) = bus.stderr_text().splitlines()
         program = Path("/proc/self/comm").read_text().strip()
         assert line == (
-            f"sbusd: refused connection of uid {ME}, pid {os.getpid()} ({program}): rules[0]"
+            f"sbusd: refused connection of uid {SHOWN_ME}, pid {os.getpid()} ({program}): rules[0]"
         )
 
 
@@ -154,7 +157,7 @@ def test_a_refusal_is_logged_once_in_an_interval(tmp_path: Path) -> None:
         assert client.sync() == [], "who did not ask for notices gets none"
         (line,) = bus.stderr_text().splitlines()
     assert line.startswith(
-        f"sbusd: client of uid {ME}, pid {os.getpid()} may not publish under this key: "
+        f"sbusd: client of uid {SHOWN_ME}, pid {os.getpid()} may not publish under this key: "
         r"'audit/\x0a\xffkkk"
     )
     assert line.endswith("...' (rules[0])")

@@ -92,6 +92,8 @@ def test_fields_of_a_client_are_fields_of_the_event() -> None:
     assert event.text() == "client 4 of uid 1000, pid 77 (ended) is gone: kicked"
     by_itself = ClientDisconnected(who=who, worker=1, reason="")
     assert by_itself.text() == "client 4 of uid 1000, pid 77 (ended) is gone"
+    names = {0: "root", 1000: "al\nice"}
+    assert by_itself.text(names) == "client 4 of uid 1000 (al\\nice), pid 77 (ended) is gone"
     assert Process.__struct_fields__ == ("uid", "gid", "pid", "program")
 
 

@@ -7,6 +7,7 @@ makes a watcher miss some, which are counted, and does no other harm.
 
 import socket
 import time
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ import trio
 from sbus.broker.events.sinks import WriteEvent
 from sbus.broker.events.stream_writer import StartTask, StreamWriter
 from sbus.protocol import admin_streams
-from sbus.protocol.event import Client, Event, Process
+from sbus.protocol.event import NO_NAMES, Client, Event, Process
 from sbus.protocol.text import to_text
 from sbus.unix.credentials import Credentials
 from sbus.unix.peer_process import peer_program
@@ -59,10 +60,11 @@ class _Stream:
 
 
 class EventEmitter:
-    """Emits the events of one process. `write` writes to the log."""
+    """Emits the events of one process. `write` writes to the log; `user_names` are for texts."""
 
-    def __init__(self, write: WriteEvent) -> None:
+    def __init__(self, write: WriteEvent, user_names: Mapping[int, str] = NO_NAMES) -> None:
         self._write = write
+        self._user_names = user_names
         self._streams: dict[int, _Stream] = {}
 
     @property
@@ -79,7 +81,7 @@ class EventEmitter:
     def log(self, event: Event, *, left_out: int = 0) -> None:
         """Log an event, and how many like it were not."""
         more = f" (and {left_out} more like it)" if left_out else ""
-        self._write(event, f"{event.text()}{more}")
+        self._write(event, f"{event.text(self._user_names)}{more}")
 
     def show(self, event: Event) -> None:
         """Send an event to all streams."""
@@ -89,7 +91,7 @@ class EventEmitter:
             "time": time.time(),
             "event": event.id(),
             "priority": event.priority,
-            "text": event.text(),
+            "text": event.text(self._user_names),
             **event.fields(),
         }
         for name, value in shown.items():
