@@ -128,7 +128,7 @@ def _publish_all(bus: "Connection[Message]", key: bytes, payloads: Iterable[byte
     "--soft",
     type=click.Choice(["queue", "discard", "block", "error"]),
     help="What the bus does when output is too slow and the socket is full.  [default: block, "
-    "unless output is a terminal]",
+    "unless output is a terminal or another choice is made]",
 )
 @click.option(
     "--hard",
@@ -172,7 +172,7 @@ def sub(
     if (template and (form or timestamps)) or (form == "raw" and timestamps):
         raise click.UsageError("--format and --timestamps are for lines of text, or for JSON")
     style = style_of(form, template, timestamps=timestamps)
-    if not (soft or hard or os.isatty(OUTPUT)) and selected.link["dialect"] == "slash":
+    if not (soft or hard or order or os.isatty(OUTPUT)) and selected.link["dialect"] == "slash":
         soft = "block"
     with selected.connect_with_losses(reconnect=reconnect) as bus:
         for key, choice in (("blocking/soft", soft), ("blocking/hard", hard), ("order", order)):
