@@ -352,7 +352,5 @@ class Connection(Generic[Item]):
         for wait in self._link.reconnect():
             if wait == "readable":
                 self._wait(select.POLLIN, deadline)
-            elif wait == "writable":
-                self._wait(select.POLLOUT, deadline)
             else:
                 deadline.wait(self._closing, wait)

@@ -280,8 +280,6 @@ class Connection(Generic[Item]):
         for wait in self._link.reconnect():
             if wait == "readable":
                 await self._wait(anyio.wait_readable)
-            elif wait == "writable":
-                await self._wait(anyio.wait_writable)
             else:
                 with anyio.move_on_after(wait):
                     await self._closed.wait()

@@ -43,6 +43,8 @@ REASON_SECONDS_MAX = 2.0
 CONNECT_RETRY_SECONDS = 0.01
 """Pause before connecting again while the listen queue of the bus is full; the kernel does not
 report when that changes."""
+_SEND_RETRY_SECONDS = 0.01
+"""Pause before sending and reading again, when both have to go on."""
 BUS_ABSENT = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.ECONNRESET})
 """connect(2): there is no bus, now; a bus that is started makes its socket anew."""
 READ_PACKETS_MAX = 64
@@ -198,11 +200,15 @@ class Link(Generic[Item]):
             reconnection.note_made()
 
     def _send_again(self, packets: list[bytes]) -> Iterator[Wait]:
-        """Send these packets; if the bus is gone, the reason may still arrive."""
+        """Send these packets; if the bus is gone, the reason may still arrive.
+
+        The bus reads no further while its notices fill the socket. So this reads meanwhile.
+        """
         for packet in packets:
             try:
                 while not self._has_ended and not self._send(packet):
-                    yield from self._wait("writable")
+                    if not self.read_nowait(READ_PACKETS_MAX):
+                        yield from self._wait(_SEND_RETRY_SECONDS)
             except BrokenPipeError:
                 while not self._has_ended:
                     if not self.read_nowait(1):

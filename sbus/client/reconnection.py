@@ -26,8 +26,8 @@ from sbus.protocol.packets import (
     encode_subscribe,
 )
 
-Wait = float | Literal["readable", "writable"]
-"""For so many seconds, or until the socket is ready."""
+Wait = float | Literal["readable"]
+"""For so many seconds, or until there is something to read."""
 
 DELAY_SECONDS_MIN = 0.05
 DELAY_SECONDS_MAX = 2.0

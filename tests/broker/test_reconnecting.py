@@ -217,6 +217,25 @@ def test_a_bus_that_lets_the_client_in_no_more_ends_it(tmp_path: Path) -> None:
                 client.receive(timeout_seconds=TIMEOUT_S)
 
 
+def test_a_client_comes_back_whose_many_subscriptions_are_refused(tmp_path: Path) -> None:
+    """The notices of refusals fill its socket before all subscriptions are sent."""
+    with bus_at(tmp_path) as bus:
+        client = reporting(bus)
+        for number in range(3_000):
+            client.subscribe(f"denied/{number}")
+        client.sync(timeout_seconds=TIMEOUT_S)
+        kill(bus)
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[rules]]\ndeny = ["subscribe"]\nkeys = ["denied/"]\n')
+    with bus_at(tmp_path, "--config", str(rules)), client:
+        with pytest.raises(sbus.PacketRefused, match="not-allowed"):
+            client.receive(timeout_seconds=TIMEOUT_S)
+        assert client.receive(timeout_seconds=TIMEOUT_S) == sbus.Reconnected(None, GONE)
+        with suppress(sbus.PacketRefused):  # for the notices behind those
+            client.sync(timeout_seconds=TIMEOUT_S)
+        client.sync(timeout_seconds=TIMEOUT_S)
+
+
 def test_misbehaviour_ends_it(bus: Bus) -> None:
     with reporting(bus) as client:
         client.publish("k" * 5_000)
