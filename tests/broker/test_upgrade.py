@@ -212,17 +212,18 @@ def test_counters_limits_and_numbers_go_on(bus: Bus) -> None:
         for _ in range(5):
             client.pub(b"k", b"")
         client.sync()
-        uid = os.geteuid()
-        admin.ask("limit", uid=uid, limits={"connections_max": 17})
+        uids = (os.geteuid(), STRANGER)  # the stranger has no account
+        for uid in uids:
+            admin.ask("limit", uid=uid, limits={"connections_max": 17})
         before = admin.ask("stats")
         upgrade(bus)
         with administer(bus) as new_admin:
             after = new_admin.ask("stats")
-            limits = new_admin.ask("limit", uid=uid)["after"]
+            limits = [new_admin.ask("limit", uid=uid)["after"] for uid in uids]
             with bus.connect() as third:
                 third.whoami()
                 numbers = [one["client"] for one in new_admin.ask("clients")["clients"]]
-        assert limits["connections_max"] == 17
+        assert [it["connections_max"] for it in limits] == [17, 17]
         for name in ("messages_in", "accepted", "delivered", "bytes_in"):
             assert after["traffic"][name] == before["traffic"][name] > 0
         assert after["connections_accepted"] == 2

@@ -53,7 +53,8 @@ class ClientRestorer:
     def open_accounts(self, users: Iterable[UserRecord]) -> None:
         """Open accounts in the same order, because the oldest ones stay open."""
         for user in users:
-            self._user_limits.open_account(user.account.uid)
+            if user.has_account:
+                self._user_limits.open_account(user.account.uid)
 
     async def prepare(
         self, record: BusRecord, sockets: MutableMapping[int, socket.socket], *, is_final: bool

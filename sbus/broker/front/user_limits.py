@@ -11,6 +11,7 @@ from sbus.broker.ipc.bus_record import UserRecord
 from sbus.errors import ConfigurationError
 from sbus.limits import UserLimits
 from sbus.shared.account_book import AccountBook
+from sbus.shared.account_record import AccountRecord
 from sbus.shared.accounts import Account
 from sbus.unix.subordinate_ids import SubordinateIds
 from sbus.validation import explain, suggest
@@ -24,7 +25,8 @@ class EffectiveUserLimits:
     def __init__(self, settings: BusSettings, book: AccountBook) -> None:
         self._settings = settings
         self._book = book
-        self._changed: dict[int, UserLimits] = {}
+        self._changed: dict[int, dict[str, int | float]] = {}
+        """Only what administrators have changed; the rest is as in the settings."""
         self._subordinate_ids = SubordinateIds()
 
     def apply_settings(self, settings: BusSettings) -> None:
@@ -39,7 +41,9 @@ class EffectiveUserLimits:
         self._book.apply_limits(settings.limits, settings.limits_of, kept)
 
     def limits_of(self, uid: int) -> UserLimits:
-        return self._changed.get(uid) or self._settings.limits_of(uid)
+        limits = self._settings.limits_of(uid)
+        changed = self._changed.get(uid)
+        return limits if changed is None else msgspec.structs.replace(limits, **changed)
 
     def open_account(self, uid: int) -> Account | None:
         """The account of a user who connects, for a subordinate id that of its owner; None when the
@@ -55,15 +59,19 @@ class EffectiveUserLimits:
         return self._subordinate_ids.owner(uid)
 
     def records(self) -> list[UserRecord]:
-        """Of all users that have an account, in the order in which these were opened."""
+        """Of all users that have an account, in the order in which these were opened, and of the
+        others whose limits were changed."""
         now_ns = time.monotonic_ns()
-        records = []
-        for uid in self._book.uids():
-            account = self._book.find(uid)
-            assert account is not None
-            changed = self._changed.get(uid)
-            limits = None if changed is None else msgspec.structs.asdict(changed)
-            records.append(UserRecord(account=account.record(now_ns), limits=limits))
+        accounts = {uid: account for uid in self._book.uids() if (account := self._book.find(uid))}
+        records = [
+            UserRecord(account=account.record(now_ns), limits=self._changed.get(uid))
+            for uid, account in accounts.items()
+        ]
+        records += [
+            UserRecord(account=AccountRecord(uid=uid), limits=changed, has_account=False)
+            for uid, changed in self._changed.items()
+            if uid not in accounts
+        ]
         return records
 
     def restore(self, record: UserRecord) -> None:
@@ -71,7 +79,9 @@ class EffectiveUserLimits:
         uid = record.account.uid
         if record.limits is not None:
             known = {name: value for name, value in record.limits.items() if name in _NAMES}
-            self._changed[uid] = msgspec.structs.replace(self.limits_of(uid), **known)
+            self._changed[uid] = known
+        if not record.has_account:
+            return
         account = self._book.of(uid, self.limits_of(uid), time.monotonic_ns())
         if account is not None:
             account.limit(self.limits_of(uid))
@@ -83,8 +93,8 @@ class EffectiveUserLimits:
         Raises ConfigurationError, and changes nothing.
         """
         for name in changes:
-            if name not in UserLimits.__struct_fields__:
-                advice = suggest(name, UserLimits.__struct_fields__)
+            if name not in _NAMES:
+                advice = suggest(name, _NAMES)
                 raise ConfigurationError(f"a user has no limit {name[:64]!r}{advice}")
         try:
             limits = msgspec.convert(
@@ -93,7 +103,8 @@ class EffectiveUserLimits:
         except msgspec.ValidationError as error:
             raise ConfigurationError(explain(error)) from error
         if changes:
-            self._changed[uid] = limits
+            changed = {name: getattr(limits, name) for name in changes}
+            self._changed[uid] = self._changed.get(uid, {}) | changed
             open_account = self._book.find(uid)
             if open_account is not None:
                 open_account.limit(limits)

@@ -28,11 +28,12 @@ class ConnectionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A user that has an account."""
+    """A user that has an account, or limits that an administrator has changed."""
 
     account: AccountRecord
     limits: dict[str, int | float] | None = None
-    """If an administrator has changed them."""
+    """Those that an administrator has changed."""
+    has_account: bool = True
 
 
 class BusRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +48,7 @@ class BusRecord(msgspec.Struct, frozen=True, kw_only=True):
     refused: dict[str, int] = {}
     """Connections that were refused, by code."""
     users: list[UserRecord] = []
-    """In the order in which their accounts were opened."""
+    """First those that have accounts, in the order in which these were opened."""
     counters: list[dict[str, int]] = []
     """Of each worker."""
 
