@@ -14,11 +14,13 @@ from sbus.cli.sbusctl.admin_requests import warn_of_unanswered
 from sbus.cli.terminal.error_output import report_error
 from sbus.cli.terminal.standard_output import write
 from sbus.cli.terminal.tables import shorten
+from sbus.cli.terminal.user_names import user_name
 from sbus.client.message_joiner import MissedItems, MonitoredMessage
 from sbus.client.streams import Stream
 from sbus.protocol.text import to_text
 
 _CLIENT_WIDTH = 20
+_USER_WIDTH = 8
 
 
 class MessageView:
@@ -29,7 +31,7 @@ class MessageView:
     def __init__(self, *, payload: bool) -> None:
         self._payload = payload
         key = "KEY PAYLOAD" if payload else "KEY"
-        self.heading = _message_line("TIME", "UID", "PROGRAM[PID]", "BYTES", "TO", key)
+        self.heading = _message_line("TIME", "USER", "PROGRAM[PID]", "BYTES", "TO", key)
 
     def line(self, item: MonitoredMessage) -> str:
         key = item.key.replace(" ", "\\x20") if self._payload else item.key
@@ -38,7 +40,7 @@ class MessageView:
         pid = f"[{item.pid}]"
         return _message_line(
             _time_of_day(item.time),
-            str(item.uid),
+            shorten(user_name(item.uid), _USER_WIDTH),
             f"{shorten(item.program or 'ended', _CLIENT_WIDTH - len(pid))}{pid}",
             "-" if item.size is None else str(item.size),
             "?" if item.recipients is None else str(item.recipients),
@@ -52,8 +54,10 @@ class MessageView:
         return json.dumps(fields)
 
 
-def _message_line(at: str, uid: str, client: str, size: str, recipients: str, key: str) -> str:
-    return f"{at:<12} {uid:>5} {client:<{_CLIENT_WIDTH}} {size:>6} {recipients:>3} {key}"
+def _message_line(at: str, user: str, client: str, size: str, recipients: str, key: str) -> str:
+    return (
+        f"{at:<12} {user:<{_USER_WIDTH}} {client:<{_CLIENT_WIDTH}} {size:>6} {recipients:>3} {key}"
+    )
 
 
 class EventView:

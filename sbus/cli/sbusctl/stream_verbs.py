@@ -27,9 +27,9 @@ def monitor(
 ) -> None:
     """Show the messages whose key matches a PATTERN, or all messages.
 
-    Each line has the time of publication, the publisher (uid, program and process), the size of the
-    payload in bytes, the number of recipients (? if it cannot be known), and the key. Of a secret
-    message only the key is shown. Payloads are base64 in JSON.
+    Each line has the time of publication, the publisher (user, program and process), the size of
+    the payload in bytes, the number of recipients (? if it cannot be known), and the key. Of a
+    secret message only the key is shown. Payloads are base64 in JSON.
 
     The bus never waits for a monitor. Messages that are not read in time are missed, and reported
     on standard error, in JSON as {"missed": COUNT}.
