@@ -1,21 +1,26 @@
 """A worker dies before each of its system calls: `python -m tests.broker.deaths_at_system_calls`.
 
 Each run has a bus of its own, with the same few clients on two workers. They publish, subscribe,
-ask, connect and leave, while strace counts the system calls of the first worker and kills it
-instead of one. The next run kills it instead of a later one, and the last run is over before that.
+ask, connect and leave, while strace traces the first worker. The first run finds out which system
+calls it makes. Each of the others kills it before one of them: strace counts the calls of every
+name by themselves, so they are numbered by name. The last run of a name is over before that call.
 Whatever the call, what `checked_load` checks has to hold.
 """
 
 import argparse
 import random
+import re
 import subprocess
 import sys
-import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from functools import partial
+from itertools import count, islice
 from pathlib import Path
+from tempfile import NamedTemporaryFile, TemporaryDirectory
 
 from tests.support.bus import Bus, running_bus
 from tests.support.checked_load import CheckedClient, CheckedLoad
@@ -30,17 +35,17 @@ ANSWER_SECONDS_MAX = 20.0
 
 
 @contextmanager
-def killed_at(pid: int, call: int) -> Iterator[subprocess.Popen[bytes]]:
-    """The process is killed instead of its system call of this number, from 1 on."""
-    inject = f"inject=all:signal=KILL:when={call}"
-    strace = subprocess.Popen(["strace", "-qq", "-o/dev/null", "-e", inject, f"-p{pid}"])
-    status = Path(f"/proc/{pid}/status")
-    try:
-        wait_until(lambda: f"TracerPid:\t{strace.pid}\n" in status.read_text(), "strace traces it")
-        yield strace
-    finally:
-        strace.terminate()
-        strace.wait()
+def traced(pid: int, *options: str) -> Iterator[None]:
+    """strace traces the process during the block."""
+    command = ["strace", *options, f"-p{pid}"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as strace:
+        assert strace.stderr
+        line = strace.stderr.readline()
+        assert line == f"strace: Process {pid} attached\n", line
+        try:
+            yield
+        finally:
+            strace.terminate()
 
 
 def wait_for_answers(load: CheckedLoad) -> None:
@@ -77,41 +82,72 @@ def visit(bus: Bus) -> None:
         visitor.whoami()
 
 
-def run_once(directory: Path, call: int) -> bool:
-    """Kill the first worker instead of this call, and check what clients see. False: it made fewer
-    calls."""
-    with running_bus(directory, workers=2) as bus:
-        load = CheckedLoad(bus, CLIENTS, random.Random(call))
+def run(*strace_options: str, chance: int = 0) -> bool:
+    """Trace the first worker, and check what clients see. Returns whether it was killed."""
+    with (
+        TemporaryDirectory() as directory,
+        running_bus(Path(directory), workers=2) as bus,
+        closing(CheckedLoad(bus, CLIENTS, random.Random(chance))) as load,
+    ):
         pid = worker_pids(bus)[0]
-        try:
-            with killed_at(pid, call) as strace:
-                use(bus, load)
-                has_died = strace.poll() is not None
-            if has_died:
-                wait_until(partial(is_replaced, bus, 0, pid), "the worker is replaced")
-            load.finish()
-            load.check(deaths=has_died)
-        finally:
-            load.close()
-    return has_died
+        with traced(pid, *strace_options):
+            use(bus, load)
+        is_killed = is_zombie_or_gone(pid)
+        if is_killed:
+            wait_until(partial(is_replaced, bus, 0, pid), "the worker is replaced")
+        load.finish()
+        load.check(deaths=is_killed)
+    return is_killed
 
 
-def run_all(directory: Path, first: int, step: int) -> int:
-    """Run with a death at every `step`-th call; returns how many deaths there were."""
-    deaths = 0
-    while run_once(directory, first + step * deaths):
-        deaths += 1
+def is_zombie_or_gone(pid: int) -> bool:
+    try:
+        return b") Z " in Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def count_calls() -> Counter[str]:
+    """How many system calls of each name the first worker makes in a run without deaths."""
+    with NamedTemporaryFile() as log:
+        run(f"-o{log.name}")
+        return Counter(re.findall(r"^(\w+)\(", Path(log.name).read_text(), re.MULTILINE))
+
+
+def dies_at(name: str, call: int) -> bool:
+    """Kill the first worker before its call of this name and number, from 1 on. False: it made
+    fewer such calls."""
+    inject = f"inject={name}:signal=KILL:when={call}"
+    try:
+        return run("-o/dev/null", "-e", inject, chance=call)
+    except BaseException as error:
+        error.add_note(f"before {name}, number {call}")
+        raise
+
+
+def run_all(jobs: int) -> Counter[str]:
+    """Die before every system call, in so many runs at a time; returns how many deaths each name
+    had.
+
+    Raises the error of the first run that fails, with a note that names the call.
+    """
+    deaths: Counter[str] = Counter()
+    with ThreadPoolExecutor(jobs) as pool:
+        for name in count_calls():
+            calls = count(1)
+            while died := sum(pool.map(partial(dies_at, name), islice(calls, jobs))):
+                deaths[name] += died
     return deaths
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--first", type=int, default=1, help="the first of the calls")
-    parser.add_argument("--step", type=int, default=1, help="from one of them to the next")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
-        deaths = run_all(Path(directory), **vars(options))
-    sys.stdout.write(f"{deaths} deaths, each before another system call: all promises kept\n")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
+    deaths = run_all(parser.parse_args().jobs)
+    names = ", ".join(f"{name} {number}" for name, number in deaths.most_common())
+    sys.stdout.write(
+        f"{deaths.total()} deaths, each before another system call ({names}): all promises kept\n"
+    )
 
 
 if __name__ == "__main__":
