@@ -10,14 +10,18 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pyspark
 
+import sbus
+from sbus.pipeline.spark.publication import SYNC_MESSAGES
+from sbus.pipeline.spark.staging import Staging
 from sbus.pipeline.store.sealed_table import SealedTable
-from tests.support.bus import PROJECT, kill_tree
+from tests.support.bus import PROJECT, Bus, kill_tree
 from tests.support.small_recording import SmallRecorder, numbered
 from tests.support.spark_program import JAVA_FOR_TESTS
 from tests.support.threads import meanwhile, wait_until
@@ -26,6 +30,8 @@ KILLS = int(os.environ.get("SBUS_TEST_KILLS", "2"))
 SEED = int(os.environ.get("SBUS_TEST_SEED", "1"))
 START_SECONDS_MAX = 120.0
 BATCH_ROWS = 50
+PUBLISHED_BATCH_ROWS = 4 * SYNC_MESSAGES
+PUBLISHED_ROWS = 5 * PUBLISHED_BATCH_ROWS
 PROGRAM = (sys.executable, "-m", "tests.support.spark_program")
 
 
@@ -86,6 +92,55 @@ def test_a_stream_that_is_killed_at_any_instant_has_every_row_once(tmp_path: Pat
     assert sorted(offset for offset, _ in rows) == list(range(recorder.end))
     assert {int(value) == offset for offset, value in rows} == {True}
     print(f"{KILLS} kills, {committed(checkpoint)} batches: {len(rows)} rows, each once")
+
+
+def test_a_stream_that_is_killed_publishes_again_only_what_it_did_not_count(
+    tmp_path: Path, bus: Bus
+) -> None:
+    """Every second time the driver is killed while it publishes."""
+    recording, checkpoint = tmp_path / "rec", tmp_path / "checkpoint"
+    with SmallRecorder(recording) as recorder:
+        recorder.record(numbered(PUBLISHED_ROWS))
+    chance = random.Random(SEED)
+    staging = Staging(str(checkpoint))
+    command = [sys.executable, "-m", "tests.support.spark_publisher", str(recording), bus.address]
+    command += [str(checkpoint), str(PUBLISHED_BATCH_ROWS)]
+    uncounted: set[int] = set()
+    with sbus.blocking.connect(bus.address) as subscriber:
+        subscriber.subscribe("")
+        subscriber.sync()
+        for kill in range(KILLS):
+            before = counted(staging)
+            process = subprocess.Popen(command, env=environment())
+            try:
+                wait_until(
+                    lambda before=before: counted(staging) > before,  # type: ignore[misc]
+                    "rows that are published",
+                    timeout_s=START_SECONDS_MAX,
+                )
+                if kill % 2:
+                    time.sleep(chance.uniform(0, 1.0))
+            finally:
+                kill_tree(process)
+            uncounted.update(range(counted(staging), counted(staging) + SYNC_MESSAGES))
+        subprocess.run(command, env=environment(), check=True, timeout=2 * START_SECONDS_MAX)
+        subscriber.sync()
+        waiting = subscriber.statistics().messages
+        received = Counter(int(subscriber.receive().payload) for _ in range(waiting))
+    assert sorted(received) == list(range(PUBLISHED_ROWS))
+    twice = {number for number, times in received.items() if times > 1}
+    assert twice <= uncounted
+    assert received.total() <= PUBLISHED_ROWS + KILLS * SYNC_MESSAGES
+    print(f"{KILLS} kills: {len(twice)} of {PUBLISHED_ROWS} rows were published twice")
+
+
+def counted(staging: Staging) -> int:
+    """How many rows are published according to the ledger."""
+    ledger = staging.load()
+    if ledger is None:
+        return 0
+    of_batch = ledger.published if ledger.files else PUBLISHED_BATCH_ROWS
+    return ledger.batch * PUBLISHED_BATCH_ROWS + of_batch
 
 
 def test_separate_executors_on_a_host_without_java(tmp_path: Path) -> None:

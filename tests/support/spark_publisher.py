@@ -1,0 +1,24 @@
+"""A program with a session of its own: publishes a stream of a recording, and can be killed.
+
+    python -m tests.support.spark_publisher RECORDING SOCKET CHECKPOINT BATCH_ROWS
+
+It ends when everything that was recorded is published.
+"""
+
+import sys
+
+
+def main(recording: str, socket: str, checkpoint: str, batch_rows: str) -> None:
+    from sbus.pipeline.spark.session import spark_session
+
+    spark = spark_session(master="local[2]")
+    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": batch_rows}
+    stream = spark.readStream.format("sbus").options(**options).load(recording)
+    sink = stream.writeStream.format("sbus").option("socket", socket)
+    query = sink.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    query.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
