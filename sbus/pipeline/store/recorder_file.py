@@ -66,7 +66,8 @@ def load(home: Path) -> RecorderFile | None:
         raise ConfigurationError(f"{paths[0]} does not describe a recorder: {error}") from error
     if found.version != VERSION:
         raise ConfigurationError(
-            f"{paths[0]} is of version {found.version}; this program understands {VERSION}"
+            f"{paths[0]} is of version {found.version}; this program understands {VERSION}: "
+            "record to another directory, or delete this recording"
         )
     return found
 
