@@ -411,6 +411,37 @@ class TestVersion:
         assert json.loads(as_json.stdout) == {"version": __version__}
 
 
+class TestWait:
+    @pytest.mark.parametrize(
+        "words", [("pub", "k", "x"), ("sub", "--timeout", "0", "k"), ("stats",)]
+    )
+    def test_it_waits_for_a_bus(self, tmp_path: Path, words: tuple[str, ...]) -> None:
+        """It is started before the bus."""
+        address = str(tmp_path / "bus.socket")
+        command = [*SBUSCTL, "-a", address, "--wait", str(TIMEOUT_S), *words]
+        with (
+            subprocess.Popen(
+                command, env=sbusd_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            ) as process,
+            running_bus(tmp_path) as bus,
+        ):
+            assert bus.address == address
+            status, _, errors = end_of(process)
+        assert (status, errors) == (0, b"")
+
+    def test_it_does_not_wait_for_longer(self, tmp_path: Path) -> None:
+        words = ("-a", str(tmp_path / "none"), "--wait", "0.1", "whoami")
+        result = subprocess.run(
+            [*SBUSCTL, *words],
+            env=sbusd_environment(),
+            capture_output=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        assert result.returncode == 1
+        assert result.stderr.startswith(b"sbusctl: cannot connect to ")
+
+
 class TestDialect:
     @pytest.mark.parametrize(
         "words", [("sub", "a.b"), ("pub", "a.b", "x"), ("ping",)], ids=" ".join

@@ -94,6 +94,14 @@ Examples:
     help="Separator of a key's segments, as chosen when the bus was started.",
 )
 @click.option(
+    "--wait",
+    "wait_seconds",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    help="Wait for so long until there is a bus.",
+)
+@click.option(
     "--version",
     is_flag=True,
     expose_value=False,
@@ -103,10 +111,15 @@ Examples:
 )
 @click.pass_context
 def sbusctl(
-    context: click.Context, address: str | None, admin_address: str | None, dialect: str
+    context: click.Context,
+    address: str | None,
+    admin_address: str | None,
+    dialect: str,
+    wait_seconds: float,
 ) -> None:
     """Use and administer a message bus."""
-    context.obj = SelectedBus(address, admin_address, LinkOptions(dialect=dialect))
+    link = LinkOptions(dialect=dialect)
+    context.obj = SelectedBus(address, admin_address, link, wait_seconds)
 
 
 def main() -> NoReturn:

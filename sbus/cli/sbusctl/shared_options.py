@@ -4,6 +4,7 @@ Completion asks the bus. It has to be quick, and silent where the bus does not a
 """
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 import sbus
-from sbus.client.link import LinkOptions
-from sbus.errors import ConfigurationError, SbusError
+from sbus.client.link import BUS_ABSENT, LinkOptions
+from sbus.errors import AddressError, ConfigurationError, SbusError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -26,10 +27,13 @@ if TYPE_CHECKING:
     from sbus.protocol.packets import Message
 
 R = TypeVar("R", bound="Struct")
+T = TypeVar("T")
 C = TypeVar("C", bound="Connection[Any]")
 
 COMPLETION_SECONDS_MAX = 1.0
 _ME_SECONDS_MAX = 10.0
+_LOOK_SECONDS = 0.02
+"""Between two looks whether there is a bus: the kernel does not report when a socket is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +45,38 @@ class SelectedBus:
     admin_address: str | None
     """None for the admin socket that belongs to the bus."""
     link: LinkOptions
+    wait_seconds: float = 0.0
+    """How long to wait for a bus that is not there yet."""
 
     def connect(self, timeout_seconds: float | None = None) -> "Connection[Message]":
         """Connect to the bus; the caller closes it. Raises SbusError."""
-        bus = sbus.blocking.connect(self.address, timeout_seconds=timeout_seconds, **self.link)
-        return self._checked(bus)
+        return self._checked(
+            self._wait_for(
+                lambda: sbus.blocking.connect(
+                    self.address, timeout_seconds=timeout_seconds, **self.link
+                )
+            )
+        )
 
     def connect_with_losses(self, *, reconnect: bool) -> "Connection[Message | Lost]":
         """Likewise, with losses among the messages."""
         link: LinkOptions = {**self.link, "reconnect": reconnect}
-        return self._checked(sbus.blocking.connect(self.address, losses="report", **link))
+        return self._checked(
+            self._wait_for(lambda: sbus.blocking.connect(self.address, losses="report", **link))
+        )
+
+    def _wait_for(self, connect: Callable[[], T]) -> T:
+        """What `connect` returns, as soon as there is a bus."""
+        deadline = time.monotonic() + self.wait_seconds
+        while True:
+            try:
+                return connect()
+            except AddressError as error:
+                cause = error.__cause__
+                is_absent = isinstance(cause, OSError) and cause.errno in BUS_ABSENT
+                if not is_absent or time.monotonic() >= deadline:
+                    raise
+            time.sleep(_LOOK_SECONDS)
 
     def _checked(self, bus: C) -> C:
         if self.link["dialect"] == "dot":
@@ -70,8 +96,10 @@ class SelectedBus:
         """Connect to the admin socket; the caller closes it. Raises AddressError."""
         from sbus.client.admin import AdminConnection
 
-        return AdminConnection(
-            self.address, address=self.admin_address, timeout_seconds=timeout_seconds
+        return self._wait_for(
+            lambda: AdminConnection(
+                self.address, address=self.admin_address, timeout_seconds=timeout_seconds
+            )
         )
 
     def ask_and_show(
