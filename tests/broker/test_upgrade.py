@@ -28,7 +28,7 @@ from tests.support.bus import (
 )
 from tests.support.daemon import daemon_in, end, exchange, launch
 from tests.support.flood import LOST, ask, message, send_until_held, wait_until_received
-from tests.support.processes import several_clients
+from tests.support.processes import several_clients, worker_pids
 from tests.support.raw_client import RawClient
 from tests.support.six_messages import OPTIONS, SIX, Flood, in_order
 from tests.support.threads import wait_until
@@ -462,6 +462,22 @@ def test_a_worker_that_dies_just_before_the_commit_is_replaced(changing: Changin
             "    delay(self)\n"
             "module.Supervisor.delay_replacing = delay_replacing"
         )
+        assert upgrade(changing.bus)["clients"] == len(clients)
+        clients[0].pub(b"k", b"1")
+        for client in clients:
+            assert client.receive() == b"MSG k\x001"
+
+
+def test_an_upgrade_waits_for_a_worker_that_backs_off(changing: ChangingBus) -> None:
+    with several_clients(changing.bus, 4) as clients:
+        for client in clients:
+            client.sub(b"k")
+            client.whoami()
+        for _ in range(3):  # then it is forked again after 0.4 s
+            wait_until(lambda: 0 in worker_pids(changing.bus), "worker 0 runs")
+            pid = worker_pids(changing.bus)[0]
+            os.kill(pid, signal.SIGKILL)
+            assert wait_until_gone(pid, STOP_SECONDS_MAX)
         assert upgrade(changing.bus)["clients"] == len(clients)
         clients[0].pub(b"k", b"1")
         for client in clients:

@@ -33,6 +33,8 @@ from sbus.broker.ipc.upgrade_link import SOCKETS_PER_PACKET, UpgradeFailed, send
 from sbus.broker.ipc.worker_protocol import Freeze, RecordClients, Thaw
 
 _READY_SECONDS_MAX = 10.0
+_REPLACED_SECONDS_MAX = 10.0
+"""A worker that keeps dying is forked again after 5 s at most."""
 _PREPARED_SECONDS_MAX = 20.0
 _PREPARATIONS_MAX = 8
 _CHANGES_MAX = 300_000
@@ -113,12 +115,13 @@ class HandOver:
     ) -> tuple[link_protocol.Hello, float]:
         """Returns the new program's greeting, and for how long nobody was served."""
         self._sent.clear()
-        self._rounds.begin()
         with _limit(_READY_SECONDS_MAX, "the new program was not ready"):
             hello = await _receive(link, link_protocol.Hello)
             check_version(hello.version)
             await send_when_possible(link, offer, *fds)
             await _receive(link, link_protocol.Ready)
+        with _limit(_REPLACED_SECONDS_MAX, "a worker that died was not replaced"):
+            await self._rounds.begin()
         async with self._mover.paused():
             with _limit(_PREPARED_SECONDS_MAX, "the new bus was not prepared for all clients"):
                 await self._prepare(link)

@@ -46,22 +46,25 @@ class Succession:
         """The workers that have died, and when; by `time.monotonic`."""
         self._left_out: dict[int, list[Client]] = {}
         self._succeeding: set[int] = set()
-        """Workers whose first successors at this bus do not serve yet."""
+        """Workers whose successors do not serve yet."""
         self._taken_over = trio.lowlevel.ParkingLot()
 
     def on_death(self, worker: int) -> None:
         """A worker has died; its successor is not forked yet."""
-        self._died_at[worker] = time.monotonic()
+        self._expect_successor(worker)
         self._culprits.on_death(worker)
 
     def expect_successors(self) -> None:
         """All workers of an earlier bus have died; this bus goes on with their clients."""
         for worker in self._supervisor.workers:
-            self._died_at[worker.number] = time.monotonic()
-            self._succeeding.add(worker.number)
+            self._expect_successor(worker.number)
+
+    def _expect_successor(self, worker: int) -> None:
+        self._died_at[worker] = time.monotonic()
+        self._succeeding.add(worker)
 
     async def wait_for_successors(self) -> None:
-        """Wait until all of them serve their clients."""
+        """Wait until no worker is being replaced, and all successors serve their clients."""
         while self._succeeding:
             await self._taken_over.park()
 

@@ -63,7 +63,7 @@ class TakeOver:
     async def run(self, link: socket.socket, front_pidfd: int) -> None:
         """Take the place of the bus with this front at the other end of the link; when this
         returns, the clients are served. Takes the pidfd. Raises SbusError."""
-        self._rounds.begin()
+        await self._rounds.begin()
         try:
             with self._shutdown.preparation_scope as scope:
                 await self._prepare(link, front_pidfd)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import trio
 
+from sbus.broker.front.succession import Succession
 from sbus.broker.front.supervisor import Supervisor
 from sbus.broker.ipc.upgrade_link import UpgradeFailed
 from sbus.broker.ipc.worker_protocol import Done, WorkerCommand
@@ -12,8 +13,9 @@ from sbus.broker.ipc.worker_protocol import Done, WorkerCommand
 class WorkerRounds:
     """Of one bus. There is one round at a time."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
+    def __init__(self, supervisor: Supervisor, succession: Succession) -> None:
         self._supervisor = supervisor
+        self._succession = succession
         self._number = 0
         """Of the last round. An answer to an earlier one, which was given up, means nothing."""
         self._unanswered: set[int] = set()
@@ -35,12 +37,10 @@ class WorkerRounds:
         self._why_not = self._why_not or why_not
         self._changed.unpark_all()
 
-    def begin(self) -> None:
-        """From now on a worker's death fails every round. Raises UpgradeFailed if a worker does not
-        serve."""
+    async def begin(self) -> None:
+        """Wait until all workers serve; from then on a worker's death fails every round."""
+        await self._succession.wait_for_successors()
         self._why_not = ""
-        if not all(worker.is_serving for worker in self._supervisor.workers):
-            raise UpgradeFailed("a worker is being replaced: try again")
 
     async def run(self, command: Callable[[int], WorkerCommand]) -> None:
         """Have all workers carry out a command, which is made with the number of the round. Raises

@@ -45,17 +45,13 @@ READY = (Hello(program="9.9", pid=77), Ready(), Prepared(), Adopted())
 """What a new program says that takes over, up to the commit."""
 
 
-class FakeWorker:
-    is_serving = True
-
-
 class Parts:
     """Of an old bus with one worker, which answers at once; what it did, in order."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
-        self.workers = [FakeWorker()]
-        self.rounds = WorkerRounds(cast(Any, self))
+        self.rounds = WorkerRounds(cast(Any, self), cast(Any, self))
+        self.is_replaced = True
         self.is_ending = False
         self.dies_when_frozen = False
 
@@ -72,6 +68,11 @@ class Parts:
 
     def stop_replacing(self) -> None:
         self.done.append("stop replacing")
+
+    # -- as the succession
+    async def wait_for_successors(self) -> None:
+        if not self.is_replaced:
+            await trio.sleep_forever()
 
     # -- as the acceptor
     def pause(self) -> None:
@@ -226,6 +227,17 @@ async def test_a_pause_is_bounded(scene: Scene, autojump_clock: trio.testing.Moc
     with pytest.raises(UpgradeFailed, match="did not take all clients over within 5 s"):
         await scene.hand_over.run(scene._link, OFFER, [], lambda: None)
     assert scene.parts.done[-2:] == ["Thaw", "resume"]
+
+
+async def test_the_wait_for_a_dead_workers_successor_is_bounded(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    scene.parts.is_replaced = False
+    for message in READY:
+        upgrade_link.send(scene.sock, message)
+    with pytest.raises(UpgradeFailed, match="was not replaced within 10 s"):
+        await scene.hand_over.run(scene._link, OFFER, [], lambda: None)
+    assert scene.parts.done == ["Thaw", "resume"]
 
 
 async def test_it_can_be_tried_again(scene: Scene) -> None:

@@ -6,26 +6,29 @@ import pytest
 import trio
 import trio.testing
 
+from sbus.broker.front.succession import Succession
 from sbus.broker.front.supervisor import Supervisor
 from sbus.broker.front.worker_rounds import WorkerRounds
 from sbus.broker.ipc.upgrade_link import UpgradeFailed
 from sbus.broker.ipc.worker_protocol import Done, Freeze, WorkerCommand
 
 
-class FakeWorker:
-    is_serving = True
-
-
 class FakeSupervisor:
+    """Stands in for the succession, too."""
+
     def __init__(self) -> None:
-        self.workers = [FakeWorker(), FakeWorker()]
         self.sent: list[tuple[int, WorkerCommand]] = []
+        self.replaced = trio.Event()
+        self.replaced.set()
 
     def running_workers(self) -> list[int]:
         return [0, 1]
 
     def send(self, worker: int, command: WorkerCommand, _fd: int | None = None) -> None:
         self.sent.append((worker, command))
+
+    async def wait_for_successors(self) -> None:
+        await self.replaced.wait()
 
 
 @pytest.fixture
@@ -35,9 +38,7 @@ def supervisor() -> FakeSupervisor:
 
 @pytest.fixture
 def rounds(supervisor: FakeSupervisor) -> WorkerRounds:
-    made = WorkerRounds(cast(Supervisor, supervisor))
-    made.begin()
-    return made
+    return WorkerRounds(cast(Supervisor, supervisor), cast(Succession, supervisor))
 
 
 class Round:
@@ -102,13 +103,19 @@ async def test_a_death_fails_the_round_and_all_that_follow(
     assert await Round(nursery, rounds).ends() == "worker 1 died"
     with pytest.raises(UpgradeFailed, match="worker 1 died"):
         rounds.check()
-    rounds.begin()
+    await rounds.begin()
     rounds.check()
 
 
-def test_no_round_begins_while_a_worker_is_replaced(
-    supervisor: FakeSupervisor, rounds: WorkerRounds
+async def test_no_round_begins_while_a_worker_is_replaced(
+    nursery: trio.Nursery, supervisor: FakeSupervisor, rounds: WorkerRounds
 ) -> None:
-    supervisor.workers[1].is_serving = False
-    with pytest.raises(UpgradeFailed, match="being replaced"):
-        rounds.begin()
+    supervisor.replaced = trio.Event()
+    rounds.on_worker_death(1)
+    nursery.start_soon(rounds.begin)
+    await trio.testing.wait_all_tasks_blocked()
+    with pytest.raises(UpgradeFailed, match="worker 1 died"):
+        rounds.check()
+    supervisor.replaced.set()
+    await trio.testing.wait_all_tasks_blocked()
+    rounds.check()
