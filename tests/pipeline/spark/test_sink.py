@@ -7,10 +7,14 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 import sbus
-from sbus.errors import AddressError
+from sbus.errors import AddressError, ConfigurationError
 from sbus.pipeline.spark.publication import Publication, RowsRefused
+from sbus.pipeline.spark.sink import StreamWriter
+from sbus.pipeline.spark.source import DefaultSource
+from sbus.pipeline.spark.staging import Staging
 from tests.support.bus import Bus
 from tests.support.small_recording import SmallRecorder, numbered
 
@@ -87,6 +91,29 @@ def test_a_task_without_rows_does_not_connect() -> None:
     publish(Publication("/nowhere/bus", None), [])
     with pytest.raises(AddressError):
         publish(Publication("/nowhere/bus", None), batches(["a"], [b""]))
+
+
+def test_a_stream_publishes_nothing_of_a_batch_with_a_row_that_cannot_be_published(
+    bus: Bus, tmp_path: Path
+) -> None:
+    writer = StreamWriter(Publication(bus.address, None), Staging(str(tmp_path)))
+    with subscriber(bus) as reader:
+        tasks = [writer.write(iter(batches([key], [b""]))) for key in ("before", "a/!/b")]
+        with pytest.raises(RowsRefused, match="'a/!/b' is one that '!' reserves"):
+            writer.commit([*tasks], 0)
+        assert received(reader) == []
+
+
+def test_a_stream_without_rows_needs_no_bus(tmp_path: Path) -> None:
+    writer = StreamWriter(Publication("/nowhere/bus", None), Staging(str(tmp_path)))
+    writer.commit([writer.write(iter([]))], 0)
+    writer.commit([], 1)
+
+
+def test_a_stream_needs_the_place_of_its_checkpoint() -> None:
+    source = DefaultSource({"socket": "/run/sbus.socket", "key": "k"})
+    with pytest.raises(ConfigurationError, match="checkpointLocation"):
+        source.streamWriter(StructType([StructField("value", BinaryType())]), False)
 
 
 # -- by Spark ----------------------------------------------------------------------------------
