@@ -17,6 +17,7 @@ from sbus.client.link import (
     CONNECT_RETRY_SECONDS,
     READ_PACKETS_MAX,
     REASON_SECONDS_MAX,
+    SEND_RETRY_SECONDS,
     Link,
     LinkOptions,
     to_bytes,
@@ -328,7 +329,10 @@ class Connection(Generic[Item]):
         if self._link.is_lost:
             self._reconnect(deadline)
         elif not self._link.read_nowait(packets_max):
-            self._wait(select.POLLIN, deadline)
+            if self._link.is_mark_due:
+                deadline.wait(self._closing, SEND_RETRY_SECONDS)
+            else:
+                self._wait(select.POLLIN, deadline)
 
     def _wait(self, events: int, deadline: _Deadline) -> None:
         poll = select.poll()

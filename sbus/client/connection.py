@@ -18,6 +18,7 @@ from sbus.client.link import (
     CONNECT_RETRY_SECONDS,
     READ_PACKETS_MAX,
     REASON_SECONDS_MAX,
+    SEND_RETRY_SECONDS,
     Link,
     LinkOptions,
     to_bytes,
@@ -252,7 +253,10 @@ class Connection(Generic[Item]):
             if self._link.is_lost:
                 await self._reconnect()
             elif not self._link.read_nowait(packets_max):
-                await self._wait(anyio.wait_readable)
+                if self._link.is_mark_due:
+                    await anyio.sleep(SEND_RETRY_SECONDS)
+                else:
+                    await self._wait(anyio.wait_readable)
         finally:
             self._reading = False
             if self._news is not None:

@@ -86,6 +86,8 @@ class Inbox(Generic[Item]):
         self.me = MeRequests()
         self.mend_lost_packets: Callable[[], bool] = lambda: False
         """The bus has lost packets of this client; returns whether that is not to be raised."""
+        self.note_mark: Callable[[bytes], None] = lambda token: None
+        """The bus has replied to `!/sync` with this token."""
         self._barrier = barrier
         self._echo_key = barrier.echo_key
         self._raises_losses = losses == "raise"
@@ -178,6 +180,8 @@ class Inbox(Generic[Item]):
             self._barrier.replied(control.payload)
         elif control.key == controls.ME:
             self.me.replied(control.payload)
+        elif control.key == controls.SYNC:
+            self.note_mark(control.payload)
         elif control.key == controls.LOST:
             self._feed_gap(Lost(parse_lost_count(control.payload)))
         elif control.key == controls.ERROR:

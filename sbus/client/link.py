@@ -4,7 +4,7 @@ Every call does its work at once or not at all. Both client libraries try again 
 readable or writable, and only add the way of waiting for that.
 
 With `reconnect`, a connection that the bus has closed is *lost*: nothing is sent until `reconnect`
-has made it again. `interruptions` tells those who wait for a reply that it will not come.
+has made it again. `interruptions` tells those who wait for a reply to ask again.
 """
 
 import errno
@@ -16,7 +16,7 @@ from typing import Generic, TypedDict
 from sbus.client.inbox import Inbox, Item, Losses
 from sbus.client.reconnection import Reconnection, Wait
 from sbus.client.requests import Identity, Requests, barrier_of
-from sbus.client.sockets import connect_error, open_socket
+from sbus.client.sockets import BUS_ABSENT, BUS_ADVICE, connect_error, open_socket
 from sbus.errors import (
     AddressError,
     ConfigurationError,
@@ -43,22 +43,10 @@ REASON_SECONDS_MAX = 2.0
 CONNECT_RETRY_SECONDS = 0.01
 """Pause before connecting again while the listen queue of the bus is full; the kernel does not
 report when that changes."""
-_SEND_RETRY_SECONDS = 0.01
+SEND_RETRY_SECONDS = 0.01
 """Pause before sending and reading again, when both have to go on."""
-BUS_ABSENT = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.ECONNRESET})
-"""connect(2): there is no bus, now; a bus that is started makes its socket anew."""
 READ_PACKETS_MAX = 64
 """Packets read at a time when the user wants one."""
-
-_NO_ACCESS = "only users with access to the socket and its directories may use this bus"
-_ADVICE = {
-    errno.ENOENT: "is sbusd running, and is this its address?",
-    errno.ECONNREFUSED: "is sbusd running? Nothing listens there",
-    errno.EACCES: _NO_ACCESS,
-    errno.EPERM: _NO_ACCESS,
-    errno.EPROTOTYPE: "that socket is of another type, and no sbus",
-    errno.ENOTDIR: "is this the address of a bus?",
-}
 
 
 class LinkOptions(TypedDict, total=False):
@@ -98,7 +86,7 @@ class Link(Generic[Item]):
         self.can_reconnect = options.get("reconnect", False)
         self.is_lost = False
         self.interruptions = 0
-        """How often it was lost; then no reply comes to what was asked before."""
+        """How often it was lost, or a worker died: what was asked before has to be asked again."""
         self.before_close: Callable[[int], None] = lambda fd: None
         """Called with the descriptor of a socket that is to be closed."""
         self.barrier = barrier_of(self.dialect)
@@ -109,6 +97,13 @@ class Link(Generic[Item]):
             bytes_max=options.get("inbox_bytes_max", INBOX_BYTES_MAX),
         )
         self.inbox.mend_lost_packets = self._mend_lost_packets
+        self.inbox.note_mark = self._on_mark
+        self._mark = b""
+        """The token of the last request that tells which replies will not come."""
+        self._marked = (0, 0)
+        """The newest barrier and the newest `me` before it."""
+        self.is_mark_due = False
+        """It could not be sent yet: try to read again soon."""
         self._sockaddr = parse_address(self.address).sockaddr()
         self._packet_bytes_max = options.get("packet_bytes_max", PACKET_BYTES_MAX)
         self._view = memoryview(bytearray(self._packet_bytes_max))
@@ -131,7 +126,7 @@ class Link(Generic[Item]):
         except BlockingIOError:
             return False
         except OSError as error:
-            raise connect_error(self.address, error, _ADVICE) from error
+            raise connect_error(self.address, error, BUS_ADVICE) from error
         return True
 
     def close(self) -> None:
@@ -208,7 +203,7 @@ class Link(Generic[Item]):
             try:
                 while not self._has_ended and not self._send(packet):
                     if not self.read_nowait(READ_PACKETS_MAX):
-                        yield from self._wait(_SEND_RETRY_SECONDS)
+                        yield from self._wait(SEND_RETRY_SECONDS)
             except BrokenPipeError:
                 while not self._has_ended:
                     if not self.read_nowait(1):
@@ -328,6 +323,8 @@ class Link(Generic[Item]):
         Raises InboxFull when there is no room for one. The end of the connection counts as one.
         """
         inbox = self.inbox
+        if self.is_mark_due:
+            self._send_mark()
         if not self.is_lost:
             inbox.raise_full()
         receive_into, view = self.sock.recv_into, self._view
@@ -353,16 +350,32 @@ class Link(Generic[Item]):
         return found
 
     def _mend_lost_packets(self) -> bool:
-        """Begin anew, or end, if it matters which packets the bus has lost; whether it does."""
+        """Begin anew where it matters which packets the bus has lost; whether it does. Otherwise
+        those who wait for replies ask again."""
         reason = "a worker of the bus died, and had packets of this client"
         if self._reconnection is not None:
             if self._reconnection.has_unconfirmed_changes():
                 self._lose(f"{reason} ({PACKETS_LOST})")
                 return True
         elif self.barrier.has_open or self.inbox.me.has_open:
-            self.inbox.end(Disconnected, f"{reason}: a reply may never come ({PACKETS_LOST})")
-            return True
+            self.interruptions += 1
+            self._mark = b"%d" % self.interruptions
+            self.is_mark_due = True
+            self._send_mark()
         return False
+
+    def _send_mark(self) -> None:
+        """One of the open requests may have been lost, and replies do not say which they answer;
+        the one to this does."""
+        with suppress(BrokenPipeError):  # the end of the connection will be read
+            if self._send(encode_control(controls.SYNC, self._mark)):
+                self.is_mark_due = False
+                self._marked = (self.barrier.newest, self.inbox.me.newest)
+
+    def _on_mark(self, token: bytes) -> None:
+        if token == self._mark:
+            for requests, ticket in zip((self.barrier, self.inbox.me), self._marked, strict=True):
+                requests.settle(ticket)
 
     def _on_end(self) -> None:
         self._has_ended = True

@@ -34,7 +34,7 @@ DELAY_SECONDS_MAX = 2.0
 LASTING_SECONDS = 5.0
 """After so long a connection counts as good."""
 
-_SETTINGS: Final = controls.CLIENT_CONTROLS - {controls.WHOAMI, controls.ME}
+_SETTINGS: Final = controls.CLIENT_CONTROLS - {controls.WHOAMI, controls.ME, controls.SYNC}
 _STARS = re.compile(rb"\*+")
 
 

@@ -86,6 +86,15 @@ class Requests:
         """Whether a reply has not come yet."""
         return self._settled < self._sent
 
+    @property
+    def newest(self) -> int:
+        """The ticket of the last request."""
+        return self._sent
+
+    def settle(self, ticket: int) -> None:
+        """The bus has replied to all requests up to this one, or lost them."""
+        self._settled = max(self._settled, ticket)
+
     def abandon(self, ticket: int) -> None:
         """Nobody waits for this ticket any more; its reply is still counted when it comes."""
 

@@ -1,5 +1,6 @@
 """The sockets of clients, and what to say when they cannot be connected."""
 
+import errno
 import socket
 from collections.abc import Mapping
 
@@ -7,6 +8,18 @@ from sbus.errors import AddressError, ConfigurationError
 
 PACKET_OVERHEAD_BYTES = 32
 """What the kernel needs of `SO_SNDBUF` besides the packet, see unix_dgram_sendmsg()."""
+BUS_ABSENT = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.ECONNRESET})
+"""connect(2): there is no bus, now; a bus that is started makes its socket anew."""
+_NO_ACCESS = "only users with access to the socket and its directories may use this bus"
+BUS_ADVICE = {
+    errno.ENOENT: "is sbusd running, and is this its address?",
+    errno.ECONNREFUSED: "is sbusd running? Nothing listens there",
+    errno.EACCES: _NO_ACCESS,
+    errno.EPERM: _NO_ACCESS,
+    errno.EPROTOTYPE: "that socket is of another type, and no sbus",
+    errno.ENOTDIR: "is this the address of a bus?",
+}
+"""What to do when connect(2) to a bus fails."""
 
 
 def open_socket(packet_bytes_max: int) -> socket.socket:

@@ -15,6 +15,10 @@ WHOAMI: Final = b"!/cred/whoami"
 """A client requests its credentials; the reply has the same key and is the barrier of `sync`."""
 ME: Final = b"!/me"
 """A client requests what the bus has of its user, as JSON; the reply has the same key."""
+SYNC: Final = b"!/sync"
+"""A client requests a reply with the same key and payload, the *token*; it is a barrier, too."""
+TOKEN_BYTES_MAX: Final = 64
+"""Of a longer token, the reply has the beginning."""
 ECHO_ON: Final = b"echo/on"
 """The client receives its own messages too; this is the default."""
 ECHO_OFF: Final = b"echo/off"
@@ -65,8 +69,11 @@ FLOOD_CONTROLS: Final[dict[bytes, Soft | Hard | BacklogOrder]] = {
 }
 """The choice that each of these control keys makes; the last one counts."""
 
-CLIENT_CONTROLS: Final = frozenset({WHOAMI, ME, ECHO_ON, ECHO_OFF, NOTICES_ON, *FLOOD_CONTROLS})
-"""Control keys of clients; any other is ignored and counted. Payloads are ignored."""
+CLIENT_CONTROLS: Final = frozenset(
+    {WHOAMI, ME, SYNC, ECHO_ON, ECHO_OFF, NOTICES_ON, *FLOOD_CONTROLS}
+)
+"""Control keys of clients; any other is ignored and counted. Payloads are ignored, but for the
+token of `SYNC`."""
 
 LOST: Final = b"!/lost"
 """Notice: messages for this client were dropped; their number in decimal, or `?`."""
@@ -82,6 +89,11 @@ def whoami_reply(gid: int, uid: int, pid: int) -> bytes:
 def me_reply(result: bytes) -> bytes:
     """The reply to `ME`: `admin_results.MeResult` as JSON."""
     return encode_control(ME, result)
+
+
+def sync_reply(token: bytes) -> bytes:
+    """The reply to `SYNC` with this payload."""
+    return encode_control(SYNC, token[:TOKEN_BYTES_MAX])
 
 
 def lost_notice(count: int | None) -> bytes:

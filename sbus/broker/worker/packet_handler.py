@@ -111,7 +111,7 @@ class PacketHandler:
         """
         request = parse_client_packet(packet, self._dialect)
         if isinstance(request, Control):
-            return self._control(session, request.key)
+            return self._control(session, request.key, request.payload)
         limits = self._context.settings.limits
         if isinstance(request, Publish):
             check_key(request.key, self._dialect, limits)
@@ -151,13 +151,15 @@ class PacketHandler:
             self._client_events.unsubscribed(session, pattern)
         return done
 
-    def _control(self, session: Session, key: bytes) -> bool:
-        if key == controls.WHOAMI:
+    def _control(self, session: Session, key: bytes, payload: bytes) -> bool:
+        if key in (controls.WHOAMI, controls.SYNC):
             self._sequencer.barrier()
             # Statistics that are read after the reply include everything before it.
             self._sequencer.share_statistics()
             own = session.credentials
-            session.reply(controls.whoami_reply(own.gid, own.uid, own.pid))
+            is_sync = key == controls.SYNC
+            whoami = controls.whoami_reply(own.gid, own.uid, own.pid)
+            session.reply(controls.sync_reply(payload) if is_sync else whoami)
         elif key == controls.ME:
             self._sequencer.barrier()
             session.awaits_self_service = True

@@ -43,13 +43,17 @@ class FakeBus:
     def accept(self) -> bytes:
         """Take the connection that is waiting, instead of an earlier one; returns what the client
         says first."""
+        self.accept_silent()
+        return self.receive()
+
+    def accept_silent(self) -> None:
+        """Take a connection whose client has said nothing yet."""
         if self.client is not None:
             self.client.close()
         self.client, _ = self._listener.accept()
         self.client.settimeout(TIMEOUT_S)
         # Room for the packets of a test, which nobody reads while they are sent.
         self.client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 212_992)
-        return self.receive()
 
     def receive(self) -> bytes:
         assert self.client is not None

@@ -14,7 +14,7 @@ from sbus.errors import (
     ProtocolViolation,
 )
 from sbus.protocol.packets import Message
-from tests.unit.client.fake_bus import FakeBus
+from tests.unit.client.fake_bus import ANSWER, WHOAMI, FakeBus
 
 
 def make_link(address: str | None, **options: int) -> Link[Message]:
@@ -178,3 +178,68 @@ class TestEnds:
 def test_text_goes_out_as_utf_8() -> None:
     assert to_bytes("käfer") == b"k\xc3\xa4fer"
     assert to_bytes(b"\xff") == b"\xff"
+
+
+class TestPacketsThatDiedWithAWorker:
+    """Without reconnecting. Replies do not say which request they answer."""
+
+    LOST = b"CMSG !/error\0packets-lost 2 packets were not processed"
+
+    def ask(self, link: Link[Message]) -> int:
+        request = link.barrier.encode()
+        assert link.send_nowait(request)
+        return link.note_request(request, link.barrier)
+
+    @pytest.mark.parametrize("answers", [0, 1, 2])
+    def test_are_no_reason_to_wait_for_ever(self, fake: FakeBus, answers: int) -> None:
+        link = make_link(fake.address)
+        assert link.connect_nowait()
+        fake.accept_silent()
+        tickets = [self.ask(link), self.ask(link)]
+        before = link.interruptions
+        fake.send(self.LOST, *[ANSWER] * answers)
+        assert link.read_nowait(10)
+        assert link.interruptions > before, "those who wait ask again"
+        later = self.ask(link)
+        assert [fake.receive(), fake.receive()] == [WHOAMI, WHOAMI]
+        mark = fake.receive()
+        assert mark.startswith(b"CMSG !/sync\0")
+        fake.send(mark)
+        assert link.read_nowait(10)
+        assert all(map(link.barrier.is_settled, tickets))
+        assert not link.barrier.is_settled(later)
+        fake.send(ANSWER)
+        assert link.read_nowait(10)
+        assert link.barrier.is_settled(later)
+        with pytest.raises(PacketRefused, match="2 packets"):
+            link.inbox.take()
+        link.close()
+
+    def test_need_no_answer_where_nobody_waits_for_one(self, fake: FakeBus) -> None:
+        link = make_link(fake.address)
+        assert link.connect_nowait()
+        fake.accept_silent()
+        fake.send(self.LOST)
+        assert link.read_nowait(10)
+        fake.receive_nothing()
+        link.close()
+
+    def test_are_asked_for_when_the_socket_has_room(self, fake: FakeBus) -> None:
+        link = make_link(fake.address)
+        assert link.connect_nowait()
+        fake.accept_silent()
+        ticket = self.ask(link)
+        filled = 0
+        while link.send_nowait(b"MSG a\0"):
+            filled += 1
+        fake.send(self.LOST)
+        assert link.read_nowait(10)
+        assert link.is_mark_due
+        assert fake.receive() == WHOAMI
+        for _ in range(filled):
+            fake.receive()
+        assert not link.read_nowait(10)
+        fake.send(fake.receive())
+        assert link.read_nowait(10)
+        assert link.barrier.is_settled(ticket)
+        link.close()

@@ -362,22 +362,6 @@ class TestPacketsThatDiedWithAWorker:
         assert link.read_nowait(10)
         assert link.is_lost
 
-    def test_end_a_connection_that_waits_for_a_reply(self, fake: FakeBus) -> None:
-        link: Link[Message | Lost] = Link(fake.address, "report", {})
-        assert link.connect_nowait()
-        send(link, GREETING, b"MSG a\x001")
-        fake.accept()
-        fake.send(self.LOST)
-        assert link.read_nowait(10)
-        with pytest.raises(PacketRefused, match="2 packets"):
-            link.inbox.take()
-        ask(link)
-        fake.send(self.LOST)
-        assert link.read_nowait(10)
-        with pytest.raises(Disconnected, match="a reply may never come"):
-            link.inbox.take()
-        link.close()
-
 
 def test_a_refusal_of_what_was_set_is_raised(fake: FakeBus, link: Link[Message | Lost]) -> None:
     send(link, b"SUB a")

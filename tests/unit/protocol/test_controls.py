@@ -9,7 +9,7 @@ def test_the_control_keys_a_client_may_send() -> None:
     assert (
         frozenset(
             {
-                *(b"!/cred/whoami", b"!/me", b"echo/on", b"echo/off", b"!/notices/on"),
+                *(b"!/cred/whoami", b"!/me", b"!/sync", b"echo/on", b"echo/off", b"!/notices/on"),
                 *(b"blocking/soft/queue", b"blocking/soft/discard"),
                 *(b"blocking/soft/block", b"blocking/soft/error"),
                 *(b"blocking/hard/discard", b"blocking/hard/block", b"blocking/hard/error"),
