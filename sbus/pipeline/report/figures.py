@@ -175,7 +175,13 @@ def _plot_over_time(id_: str, title: str, height_px: int, y_label: str, **option
     drawn.toolbar.logo = None
     drawn.toolbar.autohide = True
     drawn.xaxis.formatter = DatetimeTickFormatter(
-        seconds="%H:%M:%S", minsec="%H:%M:%S", minutes="%H:%M", hours="%H:%M", days="%-d %b"
+        microseconds="%H:%M:%S.%3N",  # of a recording with one window
+        milliseconds="%H:%M:%S.%3N",
+        seconds="%H:%M:%S",
+        minsec="%H:%M:%S",
+        minutes="%H:%M",
+        hours="%H:%M",
+        days="%-d %b",
     )
     drawn.yaxis.formatter = NumeralTickFormatter(format="0,0.[000]")
     return Plot(f"plot-{id_}", title, drawn)
