@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 import sbus
-from sbus.client.link import BUS_ABSENT, LinkOptions
+from sbus.client.link import LinkOptions
+from sbus.client.sockets import BUS_ABSENT
 from sbus.errors import AddressError, ConfigurationError, SbusError
 
 if TYPE_CHECKING:
