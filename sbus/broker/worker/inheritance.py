@@ -163,6 +163,8 @@ class Inheritance:
     def _restore(self, command: AdoptClient, fd: int, journal: _Journal) -> Session:
         """Make the session of a client as it was."""
         session = self._sessions.make(command, fd)
+        limits = self._context.settings.limits
+        self._sessions.send_buffers.inherit(session.sock, session.account, limits)
         settings = session.slot.settings()
         session.echo = settings.echo
         session.outbox.wants_notices = settings.wants_notices

@@ -61,6 +61,12 @@ class SendBuffers:
         """A client had a large buffer at another worker: it has one here, room or not."""
         _enlarge(self._large.setdefault(account, {}), sock, account, limits)
 
+    def inherit(self, sock: socket.socket, account: Account, limits: Limits) -> None:
+        """A worker that has ended may have left a client a large buffer: it has one here, too."""
+        size_bytes = sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        if size_bytes > 2 * small_buffer_bytes(limits):
+            self.restore(sock, account, limits)
+
     def shrink_unused(self) -> None:
         """Make all large buffers small whose content would fit."""
         self._without_room.clear()

@@ -143,6 +143,7 @@ class Sessions:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=fd)
         sock.setblocking(False)
         account = self._context.accounts[command.account]
+        self.send_buffers.inherit(sock, account, self._context.settings.limits)
         self.departed.add(command.client, sock, account, departure.reason, departure.notice)
 
     # -- serving -------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from sbus.broker.worker.session import Session
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.limits import Limits
 from sbus.protocol.controls import FloodControl
+from sbus.shared.accounts import SOCKET_BYTES
 from sbus.shared.client_slots import ClientSettings
 from tests.fuzz.one_process_bus import CREDENTIALS, OneProcessBus, one_process_bus
 from tests.unit.broker.worker.bus_states import choose, routes, states, tell, usage
@@ -265,6 +266,26 @@ def test_a_client_that_was_being_disconnected_is(bus: OneProcessBus) -> None:
     assert peer.read() == []
     assert peer.ended
     assert bus.gone == {peer.number: "it was disconnected"}
+
+
+@pytest.mark.parametrize("is_disconnected", [False, True])
+def test_large_send_buffers_stay_on_the_account(bus: OneProcessBus, is_disconnected: bool) -> None:
+    """Also that of a client that is disconnected and has not read everything."""
+    reader, writer = (bus.connect(worker, buffer_bytes=SMALL_BUFFER_BYTES) for worker in (0, 1))
+    tell(bus, reader, b"SUB k")
+    for _ in range(100):
+        tell(bus, writer, b"MSG k\0" + bytes(1_000))
+    before = bus.account.use(SOCKET_BYTES)
+    assert before > 0
+    if is_disconnected:
+        bus.workers[0].sessions[reader.number].slot.close()
+    bus.replace(0)
+    bus.settle()
+    assert bus.account.use(SOCKET_BYTES) == before
+    reader.read()
+    bus.settle()
+    bus.workers[0].sessions.send_buffers.shrink_unused()
+    assert bus.account.use(SOCKET_BYTES) == 0
 
 
 def test_a_client_that_was_not_served_yet_is_new(bus: OneProcessBus) -> None:

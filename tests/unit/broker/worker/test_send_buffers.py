@@ -149,6 +149,20 @@ def test_a_user_without_room_costs_no_second_look(
     assert looked_at, "once in a heartbeat"
 
 
+def test_a_buffer_of_a_worker_that_has_ended_is_counted_if_it_is_large(scene: Scene) -> None:
+    (small, _), *large = [scene.connect() for _ in range(5)]
+    for ours, _ in large:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LARGE)
+        fill(ours)
+        scene.buffers.inherit(ours, scene.account(), LIMITS)
+    scene.buffers.inherit(small, scene.account(), LIMITS)
+    assert scene.used() == 4 * MORE, "there was room for three"
+    assert not scene.enlarge(small)
+    for ours, _ in large:
+        scene.buffers.release(ours, scene.account())
+    assert scene.used() == 0
+
+
 def test_a_user_leaves_room_in_the_whole_bus_to_others(scene: Scene) -> None:
     for uid in (1, 2):
         for _ in range(3):
