@@ -25,6 +25,7 @@ from sbus.errors import (
     MessagesLost,
     MessagesUnconfirmed,
     PacketRefused,
+    PatternWarning,
     ProtocolViolation,
     SbusError,
 )
@@ -52,6 +53,7 @@ __all__ = [
     "MessagesLost",
     "MessagesUnconfirmed",
     "PacketRefused",
+    "PatternWarning",
     "ProtocolViolation",
     "Reconnected",
     "SbusError",

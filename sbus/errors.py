@@ -95,6 +95,10 @@ class PacketRefused(BusError):
         self.text = text
 
 
+class PatternWarning(UserWarning):
+    """A pattern that can match nothing, or that is written for another system's wildcards."""
+
+
 class ProtocolViolation(BusError):
     """The peer sent what no bus sends: it is not an sbus, or it is broken."""
 

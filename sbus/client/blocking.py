@@ -20,11 +20,10 @@ from sbus.client.link import (
     SEND_RETRY_SECONDS,
     Link,
     LinkOptions,
-    to_bytes,
 )
 from sbus.client.requests import Identity, Requests
 from sbus.errors import Disconnected
-from sbus.protocol.packets import Message, encode_publish, encode_subscribe, encode_unsubscribe
+from sbus.protocol.packets import Message
 
 if TYPE_CHECKING:
     from sbus.protocol.admin_results import MeResult
@@ -103,7 +102,8 @@ class Connection(Generic[Item]):
     Every call except `close` and `statistics` raises Disconnected when the bus has gone, with the
     reason if there was one, or waits for the next bus if it is to `reconnect`; and it raises
     ProtocolViolation when the peer is not a bus, and RuntimeError while another thread is in a
-    call. Text is sent as UTF-8; a NUL in a key or pattern is a ValueError. Section names refer to
+    call. Text is sent as UTF-8; a NUL in a key or pattern is a ValueError, and
+    any other mistake in one is PacketRefused. Section names refer to
     the protocol.
     """
 
@@ -121,11 +121,11 @@ class Connection(Generic[Item]):
 
         The subscription is in force for every message that is published after a later `sync`.
         """
-        self._send(encode_subscribe(to_bytes(pattern)), _Deadline(timeout_seconds))
+        self._send(self._link.encoder.subscribe(pattern), _Deadline(timeout_seconds))
 
     def unsubscribe(self, pattern: bytes | str, *, timeout_seconds: float | None = None) -> None:
         """Undo one `subscribe` with the same pattern ("Transport")."""
-        self._send(encode_unsubscribe(to_bytes(pattern)), _Deadline(timeout_seconds))
+        self._send(self._link.encoder.unsubscribe(pattern), _Deadline(timeout_seconds))
 
     def publish(
         self,
@@ -139,8 +139,7 @@ class Connection(Generic[Item]):
         Raises PacketRefused for more than `packet_bytes_max` bytes; a refusal by the bus is raised
         by a later `sync`, `whoami` or `receive`.
         """
-        packet = encode_publish(to_bytes(key), to_bytes(payload))
-        self._send(packet, _Deadline(timeout_seconds))
+        self._send(self._link.encoder.publish(key, payload), _Deadline(timeout_seconds))
 
     def control(
         self,
@@ -170,7 +169,7 @@ class Connection(Generic[Item]):
 
         ConfigurationError in the dot dialect.
         """
-        self._link.must_have_control_messages()
+        self._link.encoder.must_have_control_messages()
         self._ask(self._link.barrier, _Deadline(timeout_seconds))
         return self._link.identity()
 
@@ -180,7 +179,7 @@ class Connection(Generic[Item]):
         Includes a `sync`. ConfigurationError in the dot dialect. A bus of an earlier version does
         not reply: use a timeout.
         """
-        self._link.must_have_control_messages()
+        self._link.encoder.must_have_control_messages()
         self._ask(self._link.inbox.me, _Deadline(timeout_seconds))
         return self._link.inbox.me.result()
 

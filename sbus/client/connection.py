@@ -21,11 +21,10 @@ from sbus.client.link import (
     SEND_RETRY_SECONDS,
     Link,
     LinkOptions,
-    to_bytes,
 )
 from sbus.client.requests import Identity, Requests
 from sbus.errors import Disconnected
-from sbus.protocol.packets import Message, encode_publish, encode_subscribe, encode_unsubscribe
+from sbus.protocol.packets import Message
 
 if TYPE_CHECKING:
     from sbus.protocol.admin_results import MeResult
@@ -78,7 +77,8 @@ class Connection(Generic[Item]):
     Every call except `close` and `statistics` raises Disconnected when the bus has gone, with the
     reason if there was one, or waits for the next bus if it is to `reconnect`; and it raises
     ProtocolViolation when the peer is not a bus. Text is sent as UTF-8; a NUL in a key or pattern
-    is a ValueError. Section names refer to the protocol.
+    is a ValueError, and
+    any other mistake in one is PacketRefused. Section names refer to the protocol.
     """
 
     def __init__(self, link: Link[Item]) -> None:
@@ -97,11 +97,11 @@ class Connection(Generic[Item]):
 
         The subscription is in force for every message that is published after a later `sync`.
         """
-        await self._send(encode_subscribe(to_bytes(pattern)))
+        await self._send(self._link.encoder.subscribe(pattern))
 
     async def unsubscribe(self, pattern: bytes | str) -> None:
         """Undo one `subscribe` with the same pattern ("Transport")."""
-        await self._send(encode_unsubscribe(to_bytes(pattern)))
+        await self._send(self._link.encoder.unsubscribe(pattern))
 
     async def publish(self, key: bytes | str, payload: bytes | str = b"") -> None:
         """Publish a message; waits while the bus holds this client back.
@@ -109,7 +109,7 @@ class Connection(Generic[Item]):
         If it is cancelled, nothing was sent. Raises PacketRefused for more than `packet_bytes_max`
         bytes; a refusal by the bus is raised by a later `sync`, `whoami` or `receive`.
         """
-        await self._send(encode_publish(to_bytes(key), to_bytes(payload)))
+        await self._send(self._link.encoder.publish(key, payload))
 
     async def control(self, key: bytes | str, payload: bytes | str | None = None) -> None:
         """Send a control message ("Flood control"); ConfigurationError in the dot dialect."""
@@ -133,7 +133,7 @@ class Connection(Generic[Item]):
 
         ConfigurationError in the dot dialect.
         """
-        self._link.must_have_control_messages()
+        self._link.encoder.must_have_control_messages()
         await self._ask(self._link.barrier)
         return self._link.identity()
 
@@ -143,7 +143,7 @@ class Connection(Generic[Item]):
         Includes a `sync`. ConfigurationError in the dot dialect. A bus of an earlier version does
         not reply: use a timeout.
         """
-        self._link.must_have_control_messages()
+        self._link.encoder.must_have_control_messages()
         await self._ask(self._link.inbox.me)
         return self._link.inbox.me.result()
 

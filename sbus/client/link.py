@@ -11,9 +11,10 @@ import errno
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Generic, TypedDict
+from typing import Generic, TypedDict, get_args
 
 from sbus.client.inbox import Inbox, Item, Losses
+from sbus.client.packet_encoder import PacketEncoder
 from sbus.client.reconnection import Reconnection, Wait
 from sbus.client.requests import Identity, Requests, barrier_of
 from sbus.client.sockets import BUS_ABSENT, BUS_ADVICE, connect_error, open_socket
@@ -27,8 +28,8 @@ from sbus.errors import (
 from sbus.limits import Limits
 from sbus.protocol import controls
 from sbus.protocol.codes import FINAL_CODES, NOT_ADMITTED, PACKETS_LOST
-from sbus.protocol.keys import DIALECTS
-from sbus.protocol.packets import encode_control
+from sbus.protocol.keys import DIALECTS, SLASH
+from sbus.protocol.packets import CONTROL_WORD, NUL
 from sbus.unix.address import parse_address
 from sbus.unix.default_address import default_address
 from sbus.unix.errno_sets import PEER_GONE
@@ -54,6 +55,7 @@ class LinkOptions(TypedDict, total=False):
 
     `dialect`: the dialect of the bus, "slash" (default) or "dot".
     `packet_bytes_max`: the limit of the bus, if it is not 409,600 bytes.
+    `key_bytes_max`, `key_segments_max`: its limits of keys and patterns, if not 4,096 and 128.
     `inbox_messages_max`, `inbox_bytes_max`: how much may wait to be received while a call looks for
     a reply.
     `reconnect`: when the bus goes away, wait for it, and subscribe and set as before. Receiving
@@ -64,9 +66,41 @@ class LinkOptions(TypedDict, total=False):
 
     dialect: str
     packet_bytes_max: int
+    key_bytes_max: int
+    key_segments_max: int
     inbox_messages_max: int
     inbox_bytes_max: int
     reconnect: bool
+
+
+def _check_options(losses: Losses, options: LinkOptions) -> None:
+    """Raises TypeError for an option that does not exist, ConfigurationError for a wrong value."""
+    unknown = sorted(options.keys() - LinkOptions.__annotations__.keys())
+    if unknown:
+        known = ", ".join(LinkOptions.__annotations__)
+        raise TypeError(f"connect has no option {unknown[0]!r}; there are losses, {known}")
+    _check_choice("losses", losses, get_args(Losses))
+    _check_choice("dialect", options.get("dialect", SLASH.name), tuple(DIALECTS))
+    for name, value in options.items():
+        if name.endswith("_max") and not (isinstance(value, int) and value > 0):
+            raise ConfigurationError(f"{name} is {value!r}: it has to be a number from 1 on")
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigurationError(f"{name} is {value!r}: use {' or '.join(choices)}")
+
+
+def _limits(options: LinkOptions) -> Limits:
+    """Those of the bus that keys and patterns have to keep."""
+    bytes_max = options.get("key_bytes_max", Limits().key_bytes_max)
+    segments_max = options.get("key_segments_max", Limits().key_segments_max)
+    return Limits(
+        key_bytes_max=bytes_max,
+        key_segments_max=segments_max,
+        pattern_bytes_max=bytes_max,
+        pattern_segments_max=segments_max,
+    )
 
 
 class Link(Generic[Item]):
@@ -75,12 +109,11 @@ class Link(Generic[Item]):
     def __init__(self, address: str | None, losses: Losses, options: LinkOptions) -> None:
         """Prepare a connection to `address`, `$SBUS_ADDRESS` or the default, in this order.
 
-        Raises AddressError, or ConfigurationError for invalid options.
+        Raises AddressError, ConfigurationError for invalid options, and TypeError for others.
         """
-        name = options.get("dialect", "slash")
-        if name not in DIALECTS:
-            raise ConfigurationError(f"there is no dialect {name!r}: use {' or '.join(DIALECTS)}")
-        self.dialect = DIALECTS[name]
+        _check_options(losses, options)
+        self.dialect = DIALECTS[options.get("dialect", SLASH.name)]
+        self.encoder = PacketEncoder(self.dialect, _limits(options))
         self.address = address if address is not None else default_address()
         self.closed = False
         self.can_reconnect = options.get("reconnect", False)
@@ -287,18 +320,9 @@ class Link(Generic[Item]):
 
         Raises ConfigurationError in the dot dialect.
         """
-        self.must_have_control_messages()
-        name = to_bytes(key)
-        packet = encode_control(name, None if payload is None else to_bytes(payload))
+        packet = self.encoder.control(key, payload)
+        name = packet.removeprefix(CONTROL_WORD).partition(NUL)[0]
         return packet, {controls.WHOAMI: self.barrier, controls.ME: self.inbox.me}.get(name)
-
-    def must_have_control_messages(self) -> None:
-        """Raise ConfigurationError in the dot dialect."""
-        if not self.dialect.has_control_messages:
-            raise ConfigurationError(
-                f"the {self.dialect.name} dialect has no control messages: "
-                "there is neither whoami nor me"
-            )
 
     def give_up(self) -> None:
         """The bus accepts nothing more: lose the connection, or raise why, as far as the bus has
@@ -389,8 +413,3 @@ class Link(Generic[Item]):
             f"a packet of {length} bytes arrived, at most {self._packet_bytes_max} were expected: "
             f"connect with packet_bytes_max={length} or more"
         )
-
-
-def to_bytes(text: bytes | str) -> bytes:
-    """A key, pattern or payload as bytes; text is encoded as UTF-8."""
-    return text.encode() if isinstance(text, str) else text

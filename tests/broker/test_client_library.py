@@ -116,11 +116,11 @@ def test_a_flood_arrives_whole_and_in_order(bus: Bus) -> None:
 async def test_a_refusal_is_raised_and_the_connection_stays(bus: Bus) -> None:
     with anyio.fail_after(TIMEOUT_S):
         async with sbus.connect(bus.address) as client:
-            await client.publish("a/!/b")
+            await client._send(b"MSG a/!/b\0")  # the client refuses to publish that itself
             with pytest.raises(sbus.PacketRefused) as caught:
                 await client.sync()
             assert caught.value.code == "reserved"
-            await client.subscribe("!")
+            await client._send(b"SUB !")
             with pytest.raises(sbus.PacketRefused):
                 await client.receive()
             await client.subscribe("a")
@@ -132,12 +132,16 @@ async def test_a_refusal_is_raised_and_the_connection_stays(bus: Bus) -> None:
 async def test_misbehaviour_ends_with_the_reason(bus: Bus) -> None:
     with anyio.fail_after(TIMEOUT_S):
         async with sbus.connect(bus.address) as client:
+            with pytest.raises(sbus.PacketRefused, match="key-too-long"):
+                await client.publish("k" * 5000)
+            await client.sync()
+        async with sbus.connect(bus.address, key_bytes_max=6_000) as client:
             await client.publish("k" * 5000)
             with pytest.raises(sbus.Disconnected, match="key-too-long"):
                 await client.sync()
             with pytest.raises(sbus.Disconnected, match="key-too-long"):
                 await client.publish("a")
-    with sbus.blocking.connect(bus.address) as twin:
+    with sbus.blocking.connect(bus.address, key_segments_max=1_000) as twin:
         twin.publish("a/" * 200)
         with pytest.raises(sbus.Disconnected, match="key-too-deep"):
             publish_for_ever(twin)

@@ -20,6 +20,8 @@ ERROR = b"CMSG !/error\0"
 """As in `sbus.protocol.controls`, which takes longer to import."""
 SHORT_BYTES_MAX = 32_768
 """Every socket has room for such a packet."""
+SHORT_KEY_BYTES_MAX = 127
+"""Such a key has neither too many bytes nor too many segments, which the client library checks."""
 
 
 def main() -> NoReturn:
@@ -41,8 +43,10 @@ def _plain_message(words: list[str]) -> bytes | None:
     """The message, if this is `pub KEY PAYLOAD` without an option."""
     if len(words) != 3 or words[0] != "pub" or any(word.startswith("-") for word in words):
         return None
-    packet = b"MSG %b\0%b" % (os.fsencode(words[1]), os.fsencode(words[2]))
-    return packet if len(packet) <= SHORT_BYTES_MAX else None
+    key = os.fsencode(words[1])
+    packet = b"MSG %b\0%b" % (key, os.fsencode(words[2]))
+    is_short = len(key) <= SHORT_KEY_BYTES_MAX and len(packet) <= SHORT_BYTES_MAX
+    return packet if is_short else None
 
 
 def _connect(address: str) -> socket.socket | None:

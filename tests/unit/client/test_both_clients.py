@@ -107,7 +107,7 @@ class TestSync:
         assert bus.whoami() == Identity(IDENTITY, gid=5, uid=6, pid=7)
 
     def test_raises_what_was_refused_before(self, fake: FakeBus, bus: Bus) -> None:
-        bus.publish("!/x")
+        bus.publish("a")
         fake.send(b"CMSG !/error\0reserved that key belongs to the bus", ANSWER, ANSWER)
         with pytest.raises(PacketRefused, match="that key belongs to the bus"):
             bus.sync()

@@ -2,10 +2,12 @@
 
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sbus.client.link import Link, LinkOptions, to_bytes
+from sbus.client import blocking
+from sbus.client.link import Link, LinkOptions
 from sbus.errors import (
     AddressError,
     ConfigurationError,
@@ -47,6 +49,23 @@ class TestAddress:
     def test_that_names_no_bus_is_an_error(self, address: str) -> None:
         with pytest.raises(AddressError):
             make_link(address)
+
+    @pytest.mark.parametrize(
+        ("options", "what"),
+        [
+            ({"inbox_messages_max": 0}, "inbox_messages_max is 0"),
+            ({"packet_bytes_max": "1M"}, "packet_bytes_max is '1M'"),
+            ({"losses": "ignore"}, "losses is 'ignore': use raise or report"),
+        ],
+    )
+    def test_wrong_value_is_an_error(self, options: dict[str, Any], what: str) -> None:
+        with pytest.raises(ConfigurationError, match=what):
+            blocking.connect("/here", **options)
+
+    def test_unknown_option_is_an_error(self) -> None:
+        options: dict[str, Any] = {"reconect": True}
+        with pytest.raises(TypeError, match=r"no option 'reconect'; there are .*, reconnect$"):
+            blocking.connect("/here", **options)
 
     def test_unknown_dialect_is_an_error(self) -> None:
         with pytest.raises(ConfigurationError, match="slash or dot"):
@@ -173,12 +192,6 @@ class TestEnds:
             with pytest.raises(BrokenPipeError):
                 link.send_nowait(b"MSG a\0")
             link.close()
-
-
-def test_text_goes_out_as_utf_8() -> None:
-    assert to_bytes("käfer") == b"k\xc3\xa4fer"
-    assert to_bytes(b"\xff") == b"\xff"
-
 
 class TestPacketsThatDiedWithAWorker:
     """Without reconnecting. Replies do not say which request they answer."""

@@ -1,0 +1,93 @@
+"""The packets of a connection, from what its user passes.
+
+What is wrong with an argument is raised here, before anything is sent, as a bus disconnects clients
+for some of it. A pattern that is allowed, but hardly what is meant, is a PatternWarning.
+"""
+
+import warnings
+
+from sbus.errors import ClientFault, ConfigurationError, PacketRefused, PatternWarning
+from sbus.limits import Limits
+from sbus.protocol.keys import Dialect, check_key, check_pattern
+from sbus.protocol.packets import (
+    encode_control,
+    encode_publish,
+    encode_subscribe,
+    encode_unsubscribe,
+)
+from sbus.protocol.pattern_hints import pattern_hint
+
+CALLER_OF_CLIENT = 3
+"""The stack level of the program whose call the client library passes on to this module."""
+
+
+class PacketEncoder:
+    """Encodes for a bus with this dialect and these limits.
+
+    Raises TypeError for what is neither bytes nor text, ValueError for a NUL in a key or pattern,
+    and PacketRefused for keys and patterns that the bus does not accept.
+    """
+
+    def __init__(self, dialect: Dialect, limits: Limits) -> None:
+        self._dialect = dialect
+        self._limits = limits
+        self._accepted_key = b""
+        """The newest one, as most programs publish several times under each key."""
+
+    def publish(self, key: bytes | str, payload: bytes | str) -> bytes:
+        name = to_bytes(key, "a key")
+        content = to_bytes(payload, "a payload")
+        if name != self._accepted_key:
+            try:
+                check_key(name, self._dialect, self._limits)
+            except ClientFault as fault:
+                raise _refused(fault) from None
+            self._accepted_key = name
+        return encode_publish(name, content)
+
+    def subscribe(self, pattern: bytes | str) -> bytes:
+        checked = self._pattern(pattern)
+        hint = pattern_hint(checked, self._dialect)
+        if hint is not None:
+            warnings.warn(hint, PatternWarning, CALLER_OF_CLIENT)
+        return encode_subscribe(checked)
+
+    def unsubscribe(self, pattern: bytes | str) -> bytes:
+        return encode_unsubscribe(self._pattern(pattern))
+
+    def control(self, key: bytes | str, payload: bytes | str | None) -> bytes:
+        """Raises ConfigurationError in the dot dialect."""
+        self.must_have_control_messages()
+        content = None if payload is None else to_bytes(payload, "a payload")
+        return encode_control(to_bytes(key, "a key"), content)
+
+    def must_have_control_messages(self) -> None:
+        """Raise ConfigurationError in the dot dialect."""
+        if not self._dialect.has_control_messages:
+            raise ConfigurationError(
+                f"the {self._dialect.name} dialect has no control messages: "
+                "there is neither whoami nor me"
+            )
+
+    def _pattern(self, pattern: bytes | str) -> bytes:
+        text = to_bytes(pattern, "a pattern")
+        try:
+            check_pattern(text, self._dialect, self._limits)
+        except ClientFault as fault:
+            raise _refused(fault) from None
+        return text
+
+
+def to_bytes(value: bytes | str, what: str) -> bytes:
+    """A key, pattern or payload as bytes; text is encoded as UTF-8."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    raise TypeError(f"{what} is bytes or str, not {type(value).__name__}")
+
+
+def _refused(fault: ClientFault) -> PacketRefused:
+    return PacketRefused(fault.code, fault.text)
