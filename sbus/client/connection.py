@@ -20,8 +20,8 @@ from sbus.client.link import (
     REASON_SECONDS_MAX,
     SEND_RETRY_SECONDS,
     Link,
-    LinkOptions,
 )
+from sbus.client.options import LinkOptions
 from sbus.client.requests import Identity, Requests
 from sbus.errors import Disconnected
 from sbus.protocol.packets import Message

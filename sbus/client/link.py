@@ -11,16 +11,16 @@ import errno
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Generic, TypedDict, get_args
+from typing import Generic
 
 from sbus.client.inbox import Inbox, Item, Losses
+from sbus.client.options import LinkOptions, check_options, limits_of
 from sbus.client.packet_encoder import PacketEncoder
 from sbus.client.reconnection import Reconnection, Wait
 from sbus.client.requests import Identity, Requests, barrier_of
 from sbus.client.sockets import BUS_ABSENT, BUS_ADVICE, connect_error, open_socket
 from sbus.errors import (
     AddressError,
-    ConfigurationError,
     Disconnected,
     PacketRefused,
     ProtocolViolation,
@@ -29,7 +29,7 @@ from sbus.limits import Limits
 from sbus.protocol import controls
 from sbus.protocol.codes import FINAL_CODES, NOT_ADMITTED, PACKETS_LOST
 from sbus.protocol.keys import DIALECTS, SLASH
-from sbus.protocol.packets import CONTROL_WORD, NUL
+from sbus.protocol.packets import CONTROL_WORD, NUL, encode_control
 from sbus.unix.address import parse_address
 from sbus.unix.default_address import default_address
 from sbus.unix.errno_sets import PEER_GONE
@@ -50,59 +50,6 @@ READ_PACKETS_MAX = 64
 """Packets read at a time when the user wants one."""
 
 
-class LinkOptions(TypedDict, total=False):
-    """The options of `connect` besides the address.
-
-    `dialect`: the dialect of the bus, "slash" (default) or "dot".
-    `packet_bytes_max`: the limit of the bus, if it is not 409,600 bytes.
-    `key_bytes_max`, `key_segments_max`: its limits of keys and patterns, if not 4,096 and 128.
-    `inbox_messages_max`, `inbox_bytes_max`: how much may wait to be received while a call looks for
-    a reply.
-    `reconnect`: when the bus goes away, wait for it, and subscribe and set as before. Receiving
-    shows the gap as Reconnected or ConnectionInterrupted. No message is published twice: the ones
-    that the bus may not have processed are counted in MessagesUnconfirmed, which the next `sync`,
-    `whoami` or `receive` raises.
-    """
-
-    dialect: str
-    packet_bytes_max: int
-    key_bytes_max: int
-    key_segments_max: int
-    inbox_messages_max: int
-    inbox_bytes_max: int
-    reconnect: bool
-
-
-def _check_options(losses: Losses, options: LinkOptions) -> None:
-    """Raises TypeError for an option that does not exist, ConfigurationError for a wrong value."""
-    unknown = sorted(options.keys() - LinkOptions.__annotations__.keys())
-    if unknown:
-        known = ", ".join(LinkOptions.__annotations__)
-        raise TypeError(f"connect has no option {unknown[0]!r}; there are losses, {known}")
-    _check_choice("losses", losses, get_args(Losses))
-    _check_choice("dialect", options.get("dialect", SLASH.name), tuple(DIALECTS))
-    for name, value in options.items():
-        if name.endswith("_max") and not (isinstance(value, int) and value > 0):
-            raise ConfigurationError(f"{name} is {value!r}: it has to be a number from 1 on")
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ConfigurationError(f"{name} is {value!r}: use {' or '.join(choices)}")
-
-
-def _limits(options: LinkOptions) -> Limits:
-    """Those of the bus that keys and patterns have to keep."""
-    bytes_max = options.get("key_bytes_max", Limits().key_bytes_max)
-    segments_max = options.get("key_segments_max", Limits().key_segments_max)
-    return Limits(
-        key_bytes_max=bytes_max,
-        key_segments_max=segments_max,
-        pattern_bytes_max=bytes_max,
-        pattern_segments_max=segments_max,
-    )
-
-
 class Link(Generic[Item]):
     """One connection: not yet connected, connected, closed."""
 
@@ -111,9 +58,9 @@ class Link(Generic[Item]):
 
         Raises AddressError, ConfigurationError for invalid options, and TypeError for others.
         """
-        _check_options(losses, options)
+        check_options(losses, options)
         self.dialect = DIALECTS[options.get("dialect", SLASH.name)]
-        self.encoder = PacketEncoder(self.dialect, _limits(options))
+        self.encoder = PacketEncoder(self.dialect, limits_of(options))
         self.address = address if address is not None else default_address()
         self.closed = False
         self.can_reconnect = options.get("reconnect", False)

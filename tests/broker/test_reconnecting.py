@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 import sbus
-from sbus.client.link import LinkOptions
+from sbus.client.options import LinkOptions
 from tests.support.bus import Bus, kill_tree, running_bus, sbusd_environment, stop
 from tests.support.event_loops import on_both_event_loops
 from tests.support.processes import worker_pids

@@ -11,7 +11,7 @@ import click
 
 from sbus.cli.sbusctl.shared_options import SelectedBus
 from sbus.cli.terminal.exit_status import CommandGroup, run_command
-from sbus.client.link import LinkOptions
+from sbus.client.options import LinkOptions
 from sbus.version import describe
 
 COMMAND = "sbusctl"

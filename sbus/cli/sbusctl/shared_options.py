@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 import sbus
-from sbus.client.link import LinkOptions
+from sbus.client.options import LinkOptions
 from sbus.client.sockets import BUS_ABSENT
 from sbus.errors import AddressError, ConfigurationError, SbusError
 

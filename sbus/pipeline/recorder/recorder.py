@@ -22,7 +22,7 @@ import trio
 
 import sbus
 from sbus.client.admin import AdminConnection
-from sbus.client.link import LinkOptions
+from sbus.client.options import LinkOptions
 from sbus.errors import AddressError, BusError, SbusError, reason_of
 from sbus.pipeline.recorder.admin_tables import AdminTables
 from sbus.pipeline.recorder.buffer import Buffer, MonitorBuffer, PacketBuffer, write_out

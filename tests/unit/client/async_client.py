@@ -11,7 +11,8 @@ from anyio.from_thread import start_blocking_portal
 
 from sbus.client.connection import Connection
 from sbus.client.inbox import Losses
-from sbus.client.link import Link, LinkOptions
+from sbus.client.link import Link
+from sbus.client.options import LinkOptions
 from tests.support.event_loops import Backend
 
 

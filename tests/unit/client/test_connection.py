@@ -11,7 +11,7 @@ import pytest
 
 import sbus
 from sbus.client.connection import Connection
-from sbus.client.link import LinkOptions
+from sbus.client.options import LinkOptions
 from sbus.errors import Disconnected
 from sbus.protocol.packets import Message
 from tests.support.event_loops import on_both_event_loops

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from sbus.client import blocking
-from sbus.client.link import Link, LinkOptions
+from sbus.client.link import Link
+from sbus.client.options import LinkOptions
 from sbus.errors import (
     AddressError,
     ConfigurationError,
@@ -192,6 +193,7 @@ class TestEnds:
             with pytest.raises(BrokenPipeError):
                 link.send_nowait(b"MSG a\0")
             link.close()
+
 
 class TestPacketsThatDiedWithAWorker:
     """Without reconnecting. Replies do not say which request they answer."""

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from sbus.client.inbox import Losses, Lost, Reconnected
-from sbus.client.link import Link, LinkOptions
+from sbus.client.link import Link
+from sbus.client.options import LinkOptions
 from sbus.client.reconnection import (
     DELAY_SECONDS_MAX,
     DELAY_SECONDS_MIN,

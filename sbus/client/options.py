@@ -1,0 +1,61 @@
+"""The options of `connect`, and what is wrong with them."""
+
+from typing import TypedDict, get_args
+
+from sbus.client.inbox import Losses
+from sbus.errors import ConfigurationError
+from sbus.limits import Limits
+from sbus.protocol.keys import DIALECTS, SLASH
+
+
+class LinkOptions(TypedDict, total=False):
+    """The options of `connect` besides the address.
+
+    `dialect`: the dialect of the bus, "slash" (default) or "dot".
+    `packet_bytes_max`: the limit of the bus, if it is not 409,600 bytes.
+    `key_bytes_max`, `key_segments_max`: its limits of keys and patterns, if not 4,096 and 128.
+    `inbox_messages_max`, `inbox_bytes_max`: how much may wait to be received while a call looks for
+    a reply.
+    `reconnect`: when the bus goes away, wait for it, and subscribe and set as before. Receiving
+    shows the gap as Reconnected or ConnectionInterrupted. No message is published twice: the ones
+    that the bus may not have processed are counted in MessagesUnconfirmed, which the next `sync`,
+    `whoami` or `receive` raises.
+    """
+
+    dialect: str
+    packet_bytes_max: int
+    key_bytes_max: int
+    key_segments_max: int
+    inbox_messages_max: int
+    inbox_bytes_max: int
+    reconnect: bool
+
+
+def check_options(losses: Losses, options: LinkOptions) -> None:
+    """Raises TypeError for an option that does not exist, ConfigurationError for a wrong value."""
+    unknown = sorted(options.keys() - LinkOptions.__annotations__.keys())
+    if unknown:
+        known = ", ".join(LinkOptions.__annotations__)
+        raise TypeError(f"connect has no option {unknown[0]!r}; there are losses, {known}")
+    _check_choice("losses", losses, get_args(Losses))
+    _check_choice("dialect", options.get("dialect", SLASH.name), tuple(DIALECTS))
+    for name, value in options.items():
+        if name.endswith("_max") and not (isinstance(value, int) and value > 0):
+            raise ConfigurationError(f"{name} is {value!r}: it has to be a number from 1 on")
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigurationError(f"{name} is {value!r}: use {' or '.join(choices)}")
+
+
+def limits_of(options: LinkOptions) -> Limits:
+    """Those of the bus that keys and patterns have to keep."""
+    bytes_max = options.get("key_bytes_max", Limits().key_bytes_max)
+    segments_max = options.get("key_segments_max", Limits().key_segments_max)
+    return Limits(
+        key_bytes_max=bytes_max,
+        key_segments_max=segments_max,
+        pattern_bytes_max=bytes_max,
+        pattern_segments_max=segments_max,
+    )
