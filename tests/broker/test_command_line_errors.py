@@ -119,6 +119,17 @@ def test_passed_down_socket_of_another_type_is_an_error(tmp_path: Path) -> None:
     assert (tmp_path / "stream").is_socket()
 
 
+@pytest.mark.parametrize("number", ["abc", "99", "1"])
+def test_a_link_to_no_bus_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: str
+) -> None:
+    """A bus gives it to the program that is to take its place."""
+    monkeypatch.setenv("SBUS_PREDECESSOR_FD", number)
+    result = run_sbusd(tmp_path, "-a", "bus")
+    assert result.returncode == 1
+    assert re.fullmatch(rf"sbusd: SBUS_PREDECESSOR_FD='{number}' is no socket .*\n", result.stderr)
+
+
 def test_help_version_and_limits_are_no_errors(tmp_path: Path) -> None:
     shown = run_sbusd(tmp_path, "--help")
     assert shown.returncode == 0

@@ -54,9 +54,17 @@ class Heritage:
 
 @cache
 def link_of_environment() -> socket.socket | None:
-    """The link to the bus that has started this program, if one has."""
+    """The link to the bus that has started this program, if one has. Raises ConfigurationError."""
     number = os.environ.pop(PREDECESSOR_VARIABLE, None)
-    return None if number is None else socket.socket(fileno=int(number))
+    if number is None:
+        return None
+    try:
+        return socket.socket(fileno=int(number))
+    except (ValueError, OSError) as error:
+        raise ConfigurationError(
+            f"{PREDECESSOR_VARIABLE}={number!a:.60} is no socket of a bus: only a bus that is "
+            "upgraded sets it"
+        ) from error
 
 
 def report_failure(link: socket.socket | None, text: str) -> None:
