@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -32,14 +32,7 @@ Examples:
     show_default=True,
 )
 @takes(*LIMITS)
-def export(
-    location: str,
-    out: Path,
-    table: str,
-    since: datetime | None,
-    until: datetime | None,
-    hosts: tuple[str, ...],
-) -> None:
+def export(location: str, out: Path, table: str, **limits: Any) -> None:
     """Write a table of a recording to FILE.parquet, FILE.csv or FILE.json, recorder by recorder.
 
     In CSV and JSON, payloads are text like keys: bytes that are not UTF-8 as \\xNN, a backslash
@@ -51,7 +44,7 @@ def export(
 
         check_output(out)
         keep_new_files_private()
-        write_rows(_rows(location, table, since, until, hosts), TABLES[table], out)
+        write_rows(_rows(location, table, **limits), TABLES[table], out)
 
 
 def _rows(
@@ -68,13 +61,12 @@ def _rows(
 
     recording = Recording(location)
     recording.check()
-    since_us, until_us = (None if at is None else timestamp_us(at) for at in (since, until))
+    since_us = 0 if since is None else timestamp_us(since)
+    until_us = 2**62 if until is None else timestamp_us(until)
     for snapshot in recording.tables(table).values():
         for piece in snapshot.plan(snapshot.earliest, snapshot.end):
             if piece.file.may_hold(since_us, until_us, hosts):
                 for batch in read(piece):
                     stamps_us = batch["timestamp"].cast(pa.int64()).to_numpy()
-                    wanted = stamps_us >= (since_us or 0)
-                    if until_us is not None:
-                        wanted &= stamps_us < until_us
+                    wanted = (stamps_us >= since_us) & (stamps_us < until_us)
                     yield batch.filter(pa.array(wanted))

@@ -130,8 +130,6 @@ def publication(options: SinkOptions, schema: StructType, overwrite: bool) -> Pu
     if "value" not in kinds:
         raise ConfigurationError(f"no column is called value: there are {', '.join(kinds)}")
     if ("key" in kinds) == (options.key is not None):
-        wrong = (
-            "both a column and an option are" if "key" in kinds else "neither column nor option is"
-        )
+        wrong = "both column and option are" if "key" in kinds else "neither column nor option is"
         raise ConfigurationError(f"{wrong} called key: give one of them")
     return Publication(options.socket, options.key)

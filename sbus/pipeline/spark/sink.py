@@ -39,9 +39,8 @@ class Done(WriterCommitMessage):
 def _check(messages: Sequence[WriterCommitMessage | None]) -> list[Done]:
     """Raises RowsRefused if one of the tasks had a row that cannot be published."""
     done = [task for task in messages if isinstance(task, Done)]
-    for task in done:
-        if task.refused is not None:
-            raise RowsRefused(task.refused)
+    if refusals := [task.refused for task in done if task.refused is not None]:
+        raise RowsRefused(refusals[0])
     return done
 
 

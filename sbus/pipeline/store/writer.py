@@ -78,15 +78,12 @@ class TableWriter:
 def is_written(directory: Path, recorder: str) -> bool:
     """Whether a recorder is writing this part of the recording now."""
     try:
-        descriptor = os.open(directory / recorder / _LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+        with (directory / recorder / _LOCK_NAME).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    finally:
-        os.close(descriptor)
     return False
 
 

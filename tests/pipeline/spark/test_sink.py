@@ -151,7 +151,7 @@ def test_a_stream_of_a_recording_is_published(
     [
         (["id"], {}, "no column is called value: there are id"),
         (["'v' AS value"], {}, "neither column nor option is called key"),
-        (["'v' AS value", "'k' AS key"], {"key": "k"}, "both a column and an option"),
+        (["'v' AS value", "'k' AS key"], {"key": "k"}, "both column and option are called key"),
         (["id AS value", "'k' AS key"], {}, "the column value is bigint"),
         (["'v' AS value", "'!' AS key"], {}, "the key '!' is one that '!' reserves"),
         (["'v' AS value", "'k' AS key"], {"sockt": "x"}, "did you mean socket"),
