@@ -243,6 +243,13 @@ class TestSub:
             client.pub(b"b", "käfer".encode())
             assert read_line(process) == "b käfer\n".encode()
 
+    def test_gives_a_hint_for_another_systems_pattern(self, bus: Bus) -> None:
+        with subscribed(bus, "lamps/#") as (client, process):
+            assert process.stderr is not None
+            assert process.stderr.readline().startswith(b"sbusctl: hint: the pattern 'lamps/#'")
+            client.pub(b"lamps/#", b"x")
+            assert read_line(process) == b"lamps/# x\n"
+
     def test_shows_nothing_that_acts_on_a_terminal(self, bus: Bus) -> None:
         controller, terminal = os.openpty()
         with bus.connect() as client, started(bus, "sub", "k/*", stdout=terminal):

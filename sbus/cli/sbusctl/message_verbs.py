@@ -6,13 +6,15 @@ They need no rights, and the blocking client only.
 import os
 import re
 import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from sbus.cli.sbusctl.shared_options import SelectedBus, json_option, verb
+from sbus.cli.sbusctl.shared_options import SelectedBus, json_option, report_hints, verb
 from sbus.client.link import PACKET_BYTES_MAX
+from sbus.errors import PatternWarning
 from sbus.unix.standard_streams import INPUT, OUTPUT
 
 if TYPE_CHECKING:
@@ -179,8 +181,10 @@ def sub(
             if choice is not None:
                 bus.control(f"{key}/{choice}")
                 bus.sync()
-        for pattern in patterns:
-            bus.subscribe(pattern)
+        report_hints(patterns, selected.link["dialect"])
+        with warnings.catch_warnings(action="ignore", category=PatternWarning):
+            for pattern in patterns:
+                bus.subscribe(pattern)
         bus.sync()
         if not print_messages(bus, style, count, seconds) and count is not None:
             sys.exit(1)

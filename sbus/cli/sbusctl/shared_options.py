@@ -5,7 +5,7 @@ Completion asks the bus. It has to be quick, and silent where the bus does not a
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -148,6 +148,17 @@ interval_option = click.option(
     show_default=True,
     help="Seconds between two updates.",
 )
+
+
+def report_hints(patterns: Iterable[bytes], dialect: str) -> None:
+    """Say on standard error which patterns are hardly what is meant."""
+    from sbus.cli.terminal.error_output import report_error
+    from sbus.protocol.keys import DIALECTS
+    from sbus.protocol.pattern_hints import pattern_hint
+
+    for pattern in patterns:
+        if (hint := pattern_hint(pattern, DIALECTS[dialect])) is not None:
+            report_error(f"hint: {hint}", command="sbusctl")
 
 
 # -- completion ------------------------------------------------------------------------------------

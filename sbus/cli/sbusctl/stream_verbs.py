@@ -4,7 +4,7 @@ import os
 
 import click
 
-from sbus.cli.sbusctl.shared_options import SelectedBus, json_option, verb
+from sbus.cli.sbusctl.shared_options import SelectedBus, json_option, report_hints, verb
 
 count_option = click.option("--count", type=click.IntRange(min=1), help="End after this many.")
 
@@ -37,6 +37,7 @@ def monitor(
     from sbus.cli.sbusctl.stream_output import MessageView, print_stream
     from sbus.client.streams import MessageStream
 
+    report_hints(patterns, selected.link["dialect"])
     with selected.connect_admin() as connection:
         stream = MessageStream(connection, patterns, payload=payload)
         print_stream(stream, MessageView(payload=payload), as_json=as_json, count=count)
