@@ -101,6 +101,8 @@ typedef struct {
     RouteRecord *route;
     size_t deliveries_end; /* of this message, in the batch's deliveries */
     uint64_t fan_out;      /* its number, among messages that pay for theirs; 0: not yet */
+    uint64_t debtor;       /* the account whose debt was found last for it, and that debt */
+    Debt *debt;
 } Message;
 
 typedef struct {
@@ -229,7 +231,8 @@ batch_add(OrdinaryStep *step, Packet packet, uint32_t key_bytes, RouteRecord *ro
         return -1;
     Py_INCREF((PyObject *)route);
     Py_XINCREF(packet.bytes);
-    batch->messages[batch->count] = (Message){packet, key_bytes, route, 0, 0};
+    batch->messages[batch->count]
+        = (Message){.packet = packet, .key_bytes = key_bytes, .route = route};
     return batch_add_deliveries(step, batch->count++, except);
 }
 
@@ -317,7 +320,8 @@ send_to(OutboxRecord *outbox, const Packet *packet)
     return true;
 }
 
-/* What the recipient's user owes to the publisher's; NULL if nothing is charged for this. */
+/* What the recipient's user owes to the publisher's, found once for consecutive recipients with one
+ * account; NULL if nothing is charged for this. */
 static Debt *
 debt_for(OrdinaryStep *step, const Delivery *delivery)
 {
@@ -329,10 +333,14 @@ debt_for(OrdinaryStep *step, const Delivery *delivery)
     size_t begin = delivery->message ? message[-1].deliveries_end : 0;
     if (message->deliveries_end - begin <= times->small)
         return NULL;
+    if (message->fan_out && message->debtor == outbox->account)
+        return message->debt;
     if (!message->fan_out)
         message->fan_out = ++times->message;
-    return find_debt(times, step->batch.uid, outbox->account, message->fan_out,
-                     step->looked_ns);
+    message->debtor = outbox->account;
+    message->debt = find_debt(times, step->batch.uid, outbox->account, message->fan_out,
+                              step->looked_ns);
+    return message->debt;
 }
 
 static void

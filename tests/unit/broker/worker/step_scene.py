@@ -68,6 +68,8 @@ WORKERS = 3
 UIDS = (1000, 1001)
 NO_RULES = AccessProfile(publish=0, subscribe=0, may_block_others=False)
 CLOCK_START_NS = 5_000_000_000_000
+TOLD_NS = 20_000
+"""A little more than an ordinary delivery takes."""
 
 
 class Unheard:
@@ -75,6 +77,20 @@ class Unheard:
 
     def __getattr__(self, _name: str) -> object:
         return lambda *_: None
+
+
+class SlowListener(Unheard):
+    """Takes time when an outbox begins to miss messages, or has no room. Python makes these
+    deliveries with either step, which measures them."""
+
+    def __init__(self, clock: "Clock") -> None:
+        self._clock = clock
+
+    def wait_for_time(self) -> None:
+        self._clock.advance(TOLD_NS)
+
+    def watch_room(self, _is_watched: bool) -> None:
+        self._clock.advance(TOLD_NS)
 
 
 class UnheardLink:
@@ -144,9 +160,12 @@ def stopped_clock() -> Iterator[Clock]:
 
 class Scene:
     """Three workers and their clients; the first worker uses this ordinary step. Each user may
-    publish so many messages in a second."""
+    publish so many messages in a second. Without a clock, nothing takes time."""
 
-    def __init__(self, *, compiled: bool, rate: int = 1_000_000) -> None:
+    def __init__(
+        self, *, compiled: bool, rate: int = 1_000_000, clock: Clock | None = None
+    ) -> None:
+        self._listener = cast(OutboxListener, SlowListener(clock) if clock else Unheard())
         self._limits = msgspec.structs.replace(LIMITS, user_messages_per_second_max=rate)
         self.memory = SharedMemory(WORKERS, LIMITS)
         self.memory.lock.open()
@@ -205,10 +224,9 @@ class Scene:
         context = self.contexts[worker]
         account = context.accounts[opened.place]
         own = Credentials(gid=1, uid=uid, pid=1)
-        listener = cast(OutboxListener, Unheard())
         choice = context.settings.flood_control
         timed = TimedSocket(ours, account.place, context.send_times)
-        outbox = Outbox(timed, choice, LIMITS, account, context.statistics, listener)
+        outbox = Outbox(timed, choice, LIMITS, account, context.statistics, self._listener)
         slot = context.client_slots[number]
         outbox.uid = uid
         outbox.use_slot(slot)
@@ -355,12 +373,14 @@ class Scene:
         with self.memory.lock as words:
             return in_flight.walked()[0], in_flight.interrupted_batch(words)
 
-    def _observe_fan_outs(self, worker: int) -> list[tuple[int, ...]]:
-        """What pairs of users owe, and whether their time is spent."""
-        words = self.contexts[worker].fan_out_times.words[fan_out_times._FIRST_PAIR :]
+    def _observe_fan_outs(self, worker: int) -> object:
+        """Time that has paid, what pairs of users owe, and whether their time is spent."""
+        words = self.contexts[worker].fan_out_times.words
+        times, pairs = words[: fan_out_times._FIRST_PAIR], words[fan_out_times._FIRST_PAIR :]
         seen = (fan_out_times._PAIR, fan_out_times._OWED_NS, fan_out_times._IS_SPENT)
-        pairs = zip(*(words[word :: fan_out_times._PAIR_WORDS] for word in seen), strict=True)
-        return [pair for pair in pairs if pair[0]]
+        columns = zip(*(pairs[word :: fan_out_times._PAIR_WORDS] for word in seen), strict=True)
+        paid = times[fan_out_times._SLEPT_NS], times[fan_out_times._USED_NS :].tolist()
+        return paid, [pair for pair in columns if pair[0]]
 
     def _shared_bytes(self) -> bytes:
         """All but the control words, as a critical section that was abandoned leaves its traces in

@@ -136,7 +136,7 @@ _acts_of_full_clients = st.one_of(
 def run(acts: list[Act], rate: int, soft: Soft, *, compiled: bool) -> list[dict[str, Any]]:
     """What can be seen after each of these acts."""
     with stopped_clock() as clock:
-        scene = Scene(compiled=compiled, rate=rate)
+        scene = Scene(compiled=compiled, rate=rate, clock=clock)
         try:
             for client, pattern in enumerate([b"a/", b"", b"both/", b"both/", b"far/*"]):
                 scene.subscribe(scene.clients[client], pattern)
