@@ -31,6 +31,7 @@ from sbus.broker.worker.router import Router
 from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.session import Connection, Session
 from sbus.broker.worker.subscriptions import Subscriptions
+from sbus.errors import Misbehaviour
 from sbus.limits import Limits
 from sbus.protocol.controls import BacklogOrder, Hard, Soft
 from sbus.protocol.keys import SLASH
@@ -239,7 +240,8 @@ class Scene:
     def subscribe(self, client: Client, pattern: bytes) -> None:
         worker = client.worker
         if pattern not in client.session.patterns:
-            self.subscriptions[worker].subscribe(client.session, pattern)
+            with suppress(Misbehaviour):
+                self.subscriptions[worker].subscribe(client.session, pattern)
 
     def unsubscribe(self, client: Client, pattern: bytes) -> None:
         worker = client.worker
