@@ -110,6 +110,7 @@ typedef struct {
     uint64_t slot_at;
     PyObject *recipient;
     OutboxRecord *outbox; /* the same, or the one that it guards, or NULL */
+    Debt *debt;           /* once `send_from` has come here; NULL if nothing is charged */
 } Delivery;
 
 typedef struct {
@@ -214,7 +215,7 @@ batch_add_deliveries(OrdinaryStep *step, size_t index, const OutboxRecord *excep
         if (outbox && outbox == except)
             continue;
         uint64_t slot_at = outbox ? outbox->slot_at : 0;
-        batch->deliveries[count++] = (Delivery){index, slot_at, recipient, outbox};
+        batch->deliveries[count++] = (Delivery){index, slot_at, recipient, outbox, NULL};
     }
     batch->delivery_bytes += (uint64_t)message->packet.size * (count - batch->deliveries_count);
     batch->deliveries_count = message->deliveries_end = count;
@@ -396,9 +397,8 @@ note_sends(OrdinaryStep *step, const Group *group, size_t end)
             uint64_t *until_ns = &step->timed_until_ns[delivery->outbox->account];
             *until_ns = larger(*until_ns, step->looked_ns + TIME_SHARE * spent_ns);
         }
-        Debt *debt = delivery->outbox->is_flowing ? debt_for(step, delivery) : NULL;
-        if (debt)
-            charge_debt(debt, spent_ns / sends, ordinary_ns / sends);
+        if (delivery->debt && delivery->outbox->is_flowing)
+            charge_debt(delivery->debt, spent_ns / sends, ordinary_ns / sends);
     }
 }
 
@@ -408,7 +408,7 @@ static size_t
 send_from(OrdinaryStep *step, size_t at)
 {
     Batch *batch = &step->batch;
-    const Delivery *all = batch->deliveries;
+    Delivery *all = batch->deliveries;
     Group group = {.first = at};
     if (step->looked_ns - step->marked_ns > MARK_NS)
         mark(step);
@@ -419,7 +419,7 @@ send_from(OrdinaryStep *step, size_t at)
         store(batch->progress, batch->progress_base + number + all[at].slot_at + 1);
         if (!outbox || outbox->account >= step->memory.accounts_count)
             break;
-        Debt *debt = debt_for(step, &all[at]);
+        Debt *debt = all[at].debt = debt_for(step, &all[at]);
         if (group.sends && outbox->account != group.account && (debt || group.is_charged)) {
             note_sends(step, &group, at);
             group = (Group){.first = at};
@@ -473,7 +473,7 @@ deliver_from(OrdinaryStep *step, size_t at)
     Batch *batch = &step->batch;
     while (at < batch->deliveries_count) {
         const Delivery *delivery = &batch->deliveries[at];
-        Debt *debt = debt_for(step, delivery);
+        Debt *debt = delivery->debt;
         bool is_left_out = debt && debt->is_spent;
         uint64_t began_ns = step->looked_ns;
         PyObject *method = is_left_out ? step->leave_out : step->deliver;
