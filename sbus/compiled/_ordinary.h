@@ -737,13 +737,10 @@ keep_request(const OrdinaryStep *step, const SessionRecord *session, const char 
 static int
 end_batch(OrdinaryStep *step, size_t at, uint64_t received_us)
 {
-    Batch *batch = &step->batch;
     uint64_t before = step->counts[ACCEPTED];
     count_accepted(step);
     if (deliver_from(step, at) < 0)
         return -1;
-    if (!batch->deliveries_count)
-        return 0;
     store(&step->memory.in_flight[BATCH_PROGRESS], DONE);
     record_latency(step, step->looked_ns / 1000 - received_us, step->counts[ACCEPTED] - before);
     return 0;

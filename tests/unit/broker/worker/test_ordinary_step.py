@@ -192,6 +192,19 @@ def test_both_steps_leave_out_the_same(key: bytes) -> None:
     assert seen[0][-1]["clients"][1]["flowing"] == (True, False, True)
 
 
+def test_both_steps_end_a_batch_that_was_cut() -> None:
+    """Only the message that is left for the next batch has a recipient here."""
+    packets = [
+        *[message(b"a/b", 0)] * 3,
+        message(b"x", 0),
+        message(SECRET, 0),
+        message(b"far/1", 7),
+    ]
+    acts: list[Act] = [*(publish(0, [packet]) for packet in packets), publish(0, packets)]
+    seen = [run(acts, 1_000_000, Soft.QUEUE, compiled=compiled) for compiled in (True, False)]
+    assert seen[0] == seen[1]
+
+
 def test_both_steps_spare_publishers_that_may_be_held() -> None:
     """The second client drops what others send, and holds its own publishers."""
     floods = [publish(0, [message(b"x", 0)] * 8) for _ in range(6)]
