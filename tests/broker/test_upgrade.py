@@ -1,6 +1,7 @@
 """Another program takes the place of the bus, and its clients notice nothing."""
 
 import os
+import resource
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -100,6 +101,25 @@ def test_subscriptions_go_on(changing: ChangingBus, workers: int) -> None:
         clients[0].pub(b"a/x", b"nobody")
         for client in clients:
             assert client.sync() == []
+
+
+def test_fewer_workers_do_not_take_over_if_they_may_not_watch_as_many_processes(
+    changing: ChangingBus,
+) -> None:
+    with several_clients(changing.bus, 6) as clients:
+        own = clients[0].whoami()
+        for client in clients:
+            client.sub(b"!/cred////secret")
+            assert client.sync() == []
+        # So a worker of the new program may watch 4 processes.
+        resource.prlimit(changing.bus.process.pid, resource.RLIMIT_NOFILE, (120, 120))
+        changing.set_workers(1)
+        assert "one worker may watch 4 processes" in upgrade_fault(changing.bus)
+        changing.set_workers(2)
+        assert upgrade(changing.bus)["clients"] == len(clients)
+        clients[0].pub(own + b"/secret", b"1")
+        for client in clients:
+            assert client.receive() == b"MSG %b/secret\x001" % own
 
 
 def test_choices_go_on(bus: Bus) -> None:

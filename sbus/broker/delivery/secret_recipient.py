@@ -116,7 +116,7 @@ class SecretRecipient:
             self._process.watch()
         except OSError as error:
             why = os.strerror(error.errno or 0)
-            raise Refusal("too-many-secret", f"the bus cannot watch your process: {why}") from error
+            raise Refusal("too-many-secret", f"a process cannot be watched: {why}") from error
 
     def check_process(self, pattern: bytes) -> None:
         """Accept a secret pattern, unless it names a process that has ended.

@@ -42,6 +42,7 @@ from sbus.broker.worker.snapshots import ClientSnapshots
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.broker.worker.wait_queue import Reason, WaitQueue
 from sbus.errors import ClientFault, Refusal, SbusError
+from sbus.protocol.secret_keys import begins_secret
 from sbus.shared.log_block import HAND_OVER, LogBlock, build_log_block
 from sbus.shared.worker_statistics import ACCEPTED, ACCEPTED_BYTES
 
@@ -204,7 +205,8 @@ class ClientMoves:
     def _prepare_steps(self, session: Session, record: ClientRecord) -> Iterator[bool]:
         try:
             check_version(record.version)
-            self._subscriptions.watch_processes(session, record.patterns)
+            for pattern in filter(begins_secret, record.patterns):
+                self._subscriptions.watch_process(session, pattern)
             yield from self._subscriptions.prepare_patterns(session, record.patterns)
             if record.has_backpressure and not self._sessions.enable_backpressure(session):
                 raise Refusal("too-many-blocking", "as many clients as may hold publishers do")

@@ -16,7 +16,6 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -40,6 +39,7 @@ from sbus.broker.worker.sessions import Sessions
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.errors import ClientFault
 from sbus.protocol.controls import BacklogOrder
+from sbus.protocol.secret_keys import begins_secret
 from sbus.shared.accounts import BLOCKING_CLIENTS
 
 _UNITS_PER_PIECE = 1_024
@@ -236,11 +236,9 @@ class ClientSnapshots:
             self._subscriptions.add_background_steps(session, steps)
 
     def _prepare_steps(self, session: Session, snapshot: ClientSnapshot) -> Iterator[bool]:
-        for pattern, change in snapshot.patterns.items():
-            if change > 0:
-                with suppress(ClientFault):  # then its process counts as ended
-                    self._subscriptions.watch_processes(session, (pattern,))
         try:
+            if any(map(begins_secret, snapshot.patterns)):
+                self._subscriptions.watch_again(session)
             yield from self._subscriptions.prepare_patterns(session, snapshot.patterns)
         except ClientFault as error:
             self.fail(str(error))

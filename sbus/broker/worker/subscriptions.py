@@ -25,7 +25,7 @@ from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.session import Session
 from sbus.broker.worker.subscription_quotas import SubscriptionQuotas
 from sbus.broker.worker.watched_processes import WatchedProcesses
-from sbus.errors import ClientFault, Refusal
+from sbus.errors import Refusal
 from sbus.protocol.secret_keys import begins_secret
 from sbus.shared.subscription_table import (
     CLIENT_GONE,
@@ -74,8 +74,8 @@ class Subscriptions:
         for pattern, count in journalled.items():
             own, shared = own_spelling(pattern), shared_spelling(pattern)
             if begins_secret(own):
-                with suppress(ClientFault):  # then its process counts as ended
-                    self._watch_process(session, own)
+                with suppress(Refusal):  # then its process counts as ended
+                    self.watch_again(session)
             self._quotas.count(session, own, count)
             for _ in range(count):
                 self._router.gain_interest(shared)
@@ -115,10 +115,16 @@ class Subscriptions:
             self._unrecorded.append(self._encode(CLIENT_GONE, session, b"", edge=False))
             self._background.add(session.uid, self._remove_patterns(session))
 
-    def watch_processes(self, session: Session, patterns: Iterable[bytes]) -> None:
-        """Make a client ready for the secret ones of its patterns. Raises ClientFault."""
-        for pattern in filter(begins_secret, patterns):
-            self._watch_process(session, pattern)
+    def watch_process(self, session: Session, pattern: bytes) -> None:
+        """Make a client ready for a secret pattern. Raises Refusal, Misbehaviour."""
+        recipient = session.secret_recipient
+        recipient.check_ids(pattern)
+        self._watched.add(recipient, session.uid)
+        recipient.check_process(pattern)
+
+    def watch_again(self, session: Session) -> None:
+        """Make a client ready for secret patterns that was so before. Raises Refusal."""
+        self._watched.restore(session.secret_recipient, session.uid)
 
     def prepare_patterns(self, session: Session, changes: Mapping[bytes, int]) -> Iterator[bool]:
         """Background steps that give a client so many more of its patterns, or fewer, before it is
@@ -167,7 +173,7 @@ class Subscriptions:
         Misbehaviour for another's secret pattern.
         """
         if begins_secret(pattern):
-            self._watch_process(session, pattern)
+            self.watch_process(session, pattern)
         self._quotas.check(session, pattern)
         if not self.flush_records():
             return False
@@ -348,13 +354,6 @@ class Subscriptions:
             for _ in piece:
                 self._unrecorded.popleft()
         return True
-
-    def _watch_process(self, session: Session, pattern: bytes) -> None:
-        """Make a client ready for a secret pattern. Raises Refusal, Misbehaviour."""
-        recipient = session.secret_recipient
-        recipient.check_ids(pattern)
-        self._watched.add(recipient, session.uid)
-        recipient.check_process(pattern)
 
     def _index_rule(self, session: Session, pattern: bytes) -> None:
         """Let a client's rule hold by a pattern, in place of an earlier one."""

@@ -22,6 +22,19 @@ class WatchedProcesses:
         if self._by_user[uid] >= self._max - len(self._uids):
             text = "your user has as many processes watched as it leaves to others"
             raise Refusal("too-many-secret", text)
+        self._watch(recipient, uid)
+
+    def restore(self, recipient: SecretRecipient, uid: int) -> None:
+        """Watch the process of a client for which that was done before, at another worker or in
+        another order: the user's share does not matter. Raises Refusal."""
+        if recipient in self._uids:
+            return
+        if len(self._uids) >= self._max:
+            text = f"one worker may watch {self._max} processes for secret messages, and not more"
+            raise Refusal("too-many-secret", text)
+        self._watch(recipient, uid)
+
+    def _watch(self, recipient: SecretRecipient, uid: int) -> None:
         recipient.watch_process()
         self._uids[recipient] = uid
         self._by_user[uid] += 1

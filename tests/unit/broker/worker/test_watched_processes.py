@@ -57,6 +57,24 @@ def test_a_client_counts_once_until_it_leaves(watched: WatchedProcesses) -> None
     assert len(add(watched, 1)) == 6
 
 
+def test_what_was_watched_before_is_watched_again_in_any_order(watched: WatchedProcesses) -> None:
+    by_user = {uid: add(watched, uid) for uid in (1, 2, 3)}
+    again = WatchedProcesses()
+    for uid in (3, 2, 1):
+        for client in by_user[uid]:
+            again.restore(client, uid)
+            again.restore(client, uid)
+    assert again._uids == watched._uids
+
+
+def test_no_more_are_watched_again_than_a_worker_may_watch(watched: WatchedProcesses) -> None:
+    for _ in range(12):
+        watched.restore(cast(SecretRecipient, Client()), 1)
+    with pytest.raises(Refusal, match="one worker may watch 12 processes"):
+        watched.restore(cast(SecretRecipient, Client()), 1)
+    assert add(watched, 2) == []
+
+
 def test_a_process_that_cannot_be_watched_does_not_count(watched: WatchedProcesses) -> None:
     client = Client()
     client.failure = Refusal("too-many-secret", "no descriptors")
