@@ -5,6 +5,7 @@ simulated workers. The front runs in trio's loop between the steps of the simula
 for the lock.
 """
 
+import math
 import random
 import socket
 from collections.abc import Callable
@@ -42,7 +43,8 @@ from tests.support.events import logging_to
 class SupervisedWorker:
     """What the front has of the worker with one number."""
 
-    is_young = False
+    age_seconds = math.inf
+    """Deaths are not the fault of clients."""
 
     def __init__(self) -> None:
         self.link: WorkerLink | None = None

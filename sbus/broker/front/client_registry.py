@@ -33,7 +33,7 @@ class Client(msgspec.Struct, eq=False):
     cookie: int = 0
     """Of its socket."""
     deaths: int = 0
-    """Of workers, one soon after the other, each while it served this client."""
+    """Of workers that served this client, one soon after the other."""
     is_stored: bool = False
     """In the descriptor store, for the next bus."""
 

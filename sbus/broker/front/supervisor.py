@@ -37,7 +37,7 @@ from sbus.unix.notify import Notifier
 _QUEUE_RETRY_SECONDS = 0.005
 _COMMAND_BYTES = 768
 """What a small command takes of the kernel's memory until its worker reads it."""
-_EARLY_DEATH_SECONDS = 1.0
+EARLY_DEATH_SECONDS = 1.0
 _RESTART_DELAY_SECONDS_MIN = 0.1
 _RESTART_DELAY_SECONDS_MAX = 5.0
 _KEPT_SECONDS_MAX = 0.4
@@ -84,9 +84,9 @@ class SupervisedWorker:
         return self.link is not None
 
     @property
-    def is_young(self) -> bool:
-        """Whether its death would be an early one, or was one just now."""
-        return time.monotonic() - self.forked_at < _EARLY_DEATH_SECONDS
+    def age_seconds(self) -> float:
+        """Since it was forked."""
+        return time.monotonic() - self.forked_at
 
     def kill(self) -> None:
         if self.pidfd >= 0:
@@ -244,7 +244,7 @@ class Supervisor:
 
     def _delay_restart(self, worker: SupervisedWorker) -> None:
         """Decide after which time a worker is forked again that has just ended."""
-        if worker.is_young:
+        if worker.age_seconds < EARLY_DEATH_SECONDS:
             delay_seconds = max(_RESTART_DELAY_SECONDS_MIN, 2 * worker.restart_delay_seconds)
             worker.restart_delay_seconds = min(delay_seconds, _RESTART_DELAY_SECONDS_MAX)
         else:

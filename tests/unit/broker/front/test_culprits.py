@@ -17,7 +17,7 @@ from tests.unit.shared.memories import open_account, spare_slots
 class WorkerModel:
     """A worker of the supervisor's."""
 
-    is_young = True
+    age_seconds = 0.0
 
 
 class World:
@@ -65,7 +65,7 @@ async def test_a_client_that_three_young_workers_served_is_disconnected(world: W
     culprit, _neighbour = world.connect(), world.connect()
     for deaths in range(1, 4):
         assert not world.gone
-        world.workers[0].is_young = deaths > 1
+        world.workers[0].age_seconds = 100.0 if deaths == 1 else 0.5
         await world.replace(culprit)
     notice = b"CMSG !/error\0kills-workers three workers died while they served this client"
     assert world.gone == {culprit.number: ("kills-workers", notice)}
@@ -78,7 +78,7 @@ async def test_a_client_that_three_successors_inherited_in_vain_is_disconnected(
 ) -> None:
     """A take-over may take so long that none of them was young."""
     culprit, _neighbour = world.connect(), world.connect()
-    world.workers[0].is_young = False
+    world.workers[0].age_seconds = 100.0
     await world.replace(takes_over=False)
     for _ in range(3):
         assert not world.gone
@@ -86,10 +86,30 @@ async def test_a_client_that_three_successors_inherited_in_vain_is_disconnected(
     assert world.gone.keys() == {culprit.number}
 
 
+async def test_a_client_that_workers_die_of_in_a_row_is_disconnected(world: World) -> None:
+    """It may take its time."""
+    culprit, neighbour = world.connect(), world.connect()
+    world.workers[0].age_seconds = 50.0
+    for _ in range(2):
+        await world.replace(neighbour)
+    for _ in range(3):
+        assert not world.gone
+        await world.replace(culprit)
+    assert world.gone.keys() == {culprit.number}
+
+
+async def test_late_deaths_with_others_between_them_are_no_fault(world: World) -> None:
+    client, neighbour = world.connect(), world.connect()
+    world.workers[0].age_seconds = 2.0
+    for served in (client, client, neighbour, client, None) * 3:
+        await world.replace(served)
+    assert not world.gone
+
+
 async def test_deaths_with_time_between_them_are_no_fault(world: World) -> None:
     client = world.connect()
     for deaths in range(10):
-        world.workers[0].is_young = bool(deaths % 2)
+        world.workers[0].age_seconds = 0.5 if deaths % 2 else 100.0
         await world.replace(client)
     assert not world.gone
 

@@ -25,7 +25,7 @@ class WorkerModel:
 
     def __init__(self) -> None:
         self.link: object = object()
-        self.is_young = True
+        self.age_seconds = 0.0
 
 
 class World:
