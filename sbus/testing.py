@@ -1,0 +1,60 @@
+"""A pytest plugin: the fixture `sbus_address` is the address of a bus that a test has to itself.
+
+pytest finds it where sbus is installed. The bus runs in processes of its own until the test ends;
+`start_bus` does the same without pytest.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+STOP_SECONDS_MAX = 15.0
+
+
+@contextmanager
+def start_bus(directory: Path, *options: str) -> Iterator[str]:
+    """Run a bus with these options of `sbusd` during the block; yields its address, a socket in
+    `directory`. Raises RuntimeError with what the bus has printed when it does not start.
+    """
+    address = str(directory / "bus")
+    command = (sys.executable, "-m", "sbus.cli.sbusd", "-f", "-a", address, "--workers", "1")
+    keep_user = ("--run-as", str(os.geteuid()))
+    with (
+        tempfile.TemporaryFile() as errors,
+        subprocess.Popen(
+            [*command, *keep_user, *options], stdout=subprocess.PIPE, stderr=errors
+        ) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            process.stdout.read()  # it is closed when the bus is ready, or has ended
+            if not os.path.exists(address):
+                process.wait()
+                errors.seek(0)
+                raise RuntimeError(errors.read().decode(errors="replace"))
+            yield address
+        finally:
+            process.terminate()
+            try:
+                process.wait(STOP_SECONDS_MAX)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+
+
+@pytest.fixture
+def sbus_address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a bus for this test, which `$SBUS_ADDRESS` names, too."""
+    # A socket's path has at most 107 bytes, which `tmp_path` may exceed.
+    with (
+        tempfile.TemporaryDirectory(prefix="sbus-") as directory,
+        start_bus(Path(directory)) as address,
+    ):
+        monkeypatch.setenv("SBUS_ADDRESS", address)
+        yield address
