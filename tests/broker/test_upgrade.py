@@ -206,6 +206,28 @@ def test_publishers_are_held_as_before(tmp_path: Path, workers: int) -> None:
             publisher.sync()
 
 
+def test_fewer_workers_do_not_take_over_if_they_have_no_places_for_blocking_clients(
+    tmp_path: Path,
+) -> None:
+    limit = ("--limit", "blocking_clients_max=4")  # a user leaves half of a worker's to others
+    with (
+        changing_bus(tmp_path, *limit, workers=3) as changing,
+        several_clients(changing.bus, 6) as clients,
+    ):
+        for client in clients:
+            client.control(b"!/notices/on")
+            client.control(b"blocking/hard/block")
+            client.sub(b"k")
+            assert client.sync() == []
+        changing.set_workers(1)
+        assert "one worker may have 4 clients that hold" in upgrade_fault(changing.bus)
+        changing.set_workers(2)
+        upgrade(changing.bus)
+        with administer(changing.bus) as admin:
+            (user,) = admin.ask("users")["users"]
+        assert user["blocking_clients"] == len(clients)
+
+
 def test_a_client_that_left_with_unread_messages_can_read_them(tmp_path: Path) -> None:
     with (
         changing_bus(tmp_path, *OPTIONS, workers=1) as changing,

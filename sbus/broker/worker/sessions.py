@@ -108,12 +108,16 @@ class Sessions:
     def enable_backpressure(self, session: Session) -> bool:
         """Let a client hold publishers back from now on; False when there is no place for it, or
         its user has as many here as it leaves to others."""
-        account, stalls = session.account, self._stalls
-        leaves_enough = account.own_use(BLOCKING_CLIENTS) < stalls.free
-        place = stalls.take_place() if leaves_enough else None
+        leaves_enough = session.account.own_use(BLOCKING_CLIENTS) < self._stalls.free
+        return leaves_enough and self.restore_backpressure(session)
+
+    def restore_backpressure(self, session: Session) -> bool:
+        """The same for a client that had a place at another bus: its user's share does not
+        matter."""
+        place = self._stalls.take_place()
         if place is None:
             return False
-        own, profile = session.credentials, session.profile
+        account, own, profile = session.account, session.credentials, session.profile
         rule = BackpressureRule(session.client, place, account.place, session.uid, own, profile)
         self.hold_publishers_by(session, rule)
         self._subscriptions.add_rule(session)

@@ -40,7 +40,6 @@ from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.errors import ClientFault
 from sbus.protocol.controls import BacklogOrder
 from sbus.protocol.secret_keys import begins_secret
-from sbus.shared.accounts import BLOCKING_CLIENTS
 
 _UNITS_PER_PIECE = 1_024
 _UNITS_PER_CLIENT = 64
@@ -245,8 +244,9 @@ class ClientSnapshots:
             self._preparing -= 1
             return
         is_new = snapshot.has_backpressure and session.backpressure is None
-        if is_new and not self._sessions.enable_backpressure(session):
-            self._context.client_events.limit_reached(session, BLOCKING_CLIENTS)
+        if is_new and not self._sessions.restore_backpressure(session):
+            places = self._context.settings.limits.blocking_clients_max
+            self.fail(f"one worker may have {places} clients that hold publishers, and not more")
         self._subscriptions.add_background_steps(session, self._settle_steps(session))
 
     def _settle_steps(self, session: Session) -> Iterator[bool]:
