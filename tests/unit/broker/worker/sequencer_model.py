@@ -65,11 +65,11 @@ EVERYTHING_SECRET = b"!/cred////"
 class Collector:
     """A recipient that keeps what it is given."""
 
-    outbox = None
     backpressure: Backpressure | None = None
     slot_at = 0
 
     def __init__(self) -> None:
+        self.outbox = self
         self.received: list[bytes] = []
 
     def deliver(self, packet: bytes, _publisher_uid: int) -> None:
