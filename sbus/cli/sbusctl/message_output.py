@@ -95,9 +95,9 @@ class Losses:
         if self._messages:
             where = "here" if self._places == 1 else f"in {self._places} places"
             text = f"{self._messages} messages were lost {where}: this client read too slowly"
-            report_error(text, command="sbusctl")
-            self._messages = self._places = 0
+            self._messages = self._places = 0  # first, as Ctrl-C may come while it is printed
             self._reported_at = time.monotonic()
+            report_error(text, command="sbusctl")
 
 
 def print_messages(
