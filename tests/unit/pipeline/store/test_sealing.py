@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -28,6 +27,7 @@ from sbus.pipeline.store.sealed_table import SealedTable, SealedTableFailed
 from sbus.pipeline.store.sealing import Interrupted, Sealer
 from sbus.pipeline.store.segment_file import RecordingDamaged
 from sbus.pipeline.store.writer import RecordingWriter
+from tests.support.delta_programs import PROGRAMS, Program, deltalake
 from tests.support.threads import Task, meanwhile
 from tests.support.written import (
     DAY_US,
@@ -74,18 +74,9 @@ def shown(directory: Path) -> list[tuple[str, int, int, int]]:
     ]
 
 
-def as_delta(directory: Path) -> list[int]:
-    """The offsets that deltalake finds in the table."""
-    found: list[int] = (
-        DeltaTable(str(directory / "messages")).to_pyarrow_table()["offset"].to_pylist()
-    )
-    return sorted(found)
-
-
-def as_polars(directory: Path) -> list[int]:
-    """The offsets that Polars finds, with Parquet and partitions read by its own code."""
-    frame = polars.scan_delta(str(directory / "messages")).select("offset").collect()
-    return sorted(frame["offset"].to_list())
+def as_delta(directory: Path, program: Program = deltalake) -> list[int]:
+    """The offsets that a program finds in the table."""
+    return sorted(program(str(directory / "messages"))["offset"].to_pylist())
 
 
 def test_a_sealed_segment_file_is_parquet_with_the_same_rows(tmp_path: Path) -> None:
@@ -365,7 +356,7 @@ def test_readers_see_every_row_once_while_files_change(tmp_path: Path) -> None:
     write_segments(tmp_path, [NOON_US])
     seal(tmp_path)
     seen: list[tuple[int, int]] = []
-    ends: dict[Callable[[Path], list[int]], set[int]] = {as_delta: set(), as_polars: set()}
+    ends: dict[Program, set[int]] = {program: set() for program in PROGRAMS}
 
     def look(stop: threading.Event) -> None:
         while not stop.is_set():
@@ -373,9 +364,9 @@ def test_readers_see_every_row_once_while_files_change(tmp_path: Path) -> None:
             assert offsets(table) == list(range(table.earliest, table.end))
             seen.append((table.earliest, table.end))
 
-    def look_with(program: Callable[[Path], list[int]], stop: threading.Event) -> None:
+    def look_with(program: Program, stop: threading.Event) -> None:
         while not stop.is_set():
-            found = program(tmp_path)
+            found = as_delta(tmp_path, program)
             assert found == list(range(found[0], found[-1] + 1))
             ends[program].add(found[-1])
 
