@@ -9,10 +9,14 @@ from pyspark.sql import DataFrame
 
 def answer(result: DataFrame, *names: str) -> list[tuple[Any, ...]]:
     """Rows as tuples, times as microseconds since 1970."""
-    table = result.toArrow().select(list(names))
+    return tuples(result.toArrow(), *names)
+
+
+def tuples(table: pa.Table, *names: str) -> list[tuple[Any, ...]]:
+    """The same of a table."""
     columns = [
         column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
-        for column in table.columns
+        for column in table.select(list(names)).columns
     ]
     return list(zip(*(column.to_pylist() for column in columns), strict=True))
 

@@ -95,13 +95,15 @@ def generate(messages: int = 1_000_000, *, seed: int = 1, seconds: int = 3_600) 
     )
 
 
-def write(directory: Path, tables: Tables, *, batch_rows: int = 50_000) -> None:
-    """As the recorders would have written it, in segment files."""
+def write(
+    directory: Path, tables: Tables, *, batch_rows: int = 50_000, table: str | None = None
+) -> None:
+    """As the recorders would have written it, in segment files, to be sealed to `table`."""
     for identity in _identities(tables):
-        with RecordingWriter(directory, identity) as writer:
+        with RecordingWriter(directory, identity, table) as writer:
             for name in ("messages", "clients", "events"):
-                table = getattr(tables, name)
-                own = table.filter(pc.equal(table["recorder"], identity.recorder)).combine_chunks()
+                whole = getattr(tables, name)
+                own = whole.filter(pc.equal(whole["recorder"], identity.recorder)).combine_chunks()
                 for batch in own.to_batches(max_chunksize=batch_rows):
                     newest_us = pc.max(batch["timestamp"].cast(pa.int64())).as_py()
                     rows = conform(batch, SEGMENT_SCHEMAS[name])
