@@ -9,6 +9,7 @@ The table is in the directory of the recording, or at a URI. For URIs deltalake 
 credentials and the like from the environment.
 """
 
+import functools
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -35,6 +36,8 @@ _STATISTIC_US = 999
 _MARK = "_table-"
 """An empty file beside the log is named by this and the id of the table. If two tables are copied
 into one directory, the commits of one replace those of the other, but both files remain."""
+_UNLISTED_HOURS = 1
+"""Another recorder may be about to list a file that is newer."""
 _COLUMNS = (
     *("path", "size_bytes", "num_records", "min.offset", "max.offset"),
     *("min.timestamp", "max.timestamp", "partition.host", "partition.recorder"),
@@ -126,14 +129,26 @@ class SealedTable:
             )
 
     def vacuum(self, grace_hours: int) -> None:
-        """Delete files that have not been listed for so long."""
+        """Delete files that have not been listed for so long, and those that a recorder which was
+        killed has not listed."""
         if self._delta is None:
             return
         with _delta_errors(self.uri):
-            due = self._delta.vacuum(grace_hours, dry_run=True, enforce_retention_duration=False)
-            if due:
-                with self._on_disk():
-                    self._delta.vacuum(grace_hours, dry_run=False, enforce_retention_duration=False)
+            for full, hours in ((False, grace_hours), (True, max(grace_hours, _UNLISTED_HOURS))):
+                vacuum = functools.partial(
+                    self._delta.vacuum, hours, enforce_retention_duration=False, full=full
+                )
+                if vacuum(dry_run=True):
+                    with self._on_disk():
+                        vacuum(dry_run=False)
+            self._delete_unfinished()
+
+    def _delete_unfinished(self) -> None:
+        """deltalake writes a file `NAME#1` and then renames it."""
+        before = time.time() - _UNLISTED_HOURS * 3600
+        for path in self._path.rglob("*#*") if self._path is not None else ():
+            if path.stat().st_mtime < before:
+                path.unlink()
 
     @property
     def exists(self) -> bool:
