@@ -1,17 +1,26 @@
-"""How fast Spark reads a recording, beside its own scan of the same Parquet files."""
+"""How fast Spark reads a recording, beside its own scan of the same Parquet files.
 
+All readers answer a question in turn, several times. Times are medians; the CPU time is that of
+Spark's Java and Python processes together.
+"""
+
+import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from sbus.bench import proc
 from sbus.bench.report import Result
 from sbus.bench.servers import RunSettings
+from sbus.pipeline.jobs.traffic import traffic
 from sbus.pipeline.spark.selection import read
 from sbus.pipeline.spark.session import spark_session
 from sbus.pipeline.store.row_batches import RecorderIdentity, message_batch
@@ -31,8 +40,15 @@ Reader = Callable[[datetime | None], DataFrame]
 """The rows from a time on, or all."""
 
 
+class Times(NamedTuple):
+    """Of a question."""
+
+    seconds: float
+    cpu_seconds: float
+
+
 def measure(run: RunSettings, rows: int) -> Result:
-    """Ask four questions about a recording of so many rows."""
+    """Ask questions about a recording of so many rows."""
     _record(run.directory, rows)
     spark = spark_session()
     last = _FIRST + timedelta(seconds=rows * 0.99 / ROWS_PER_SECOND)
@@ -41,29 +57,48 @@ def measure(run: RunSettings, rows: int) -> Result:
         "count by key": lambda reader: reader(None).groupBy("key").count().collect(),
         "count of the last 1 %": lambda reader: reader(last).count(),
         "all columns": lambda reader: reader(None).write.format("noop").mode("overwrite").save(),
+        "job traffic": lambda reader: traffic(reader(None)).collect(),
     }
     readers = _readers(spark, run.directory)
-    seconds: dict[str, dict[str, list[float]]] = {
+    measured: dict[str, dict[str, list[Times]]] = {
         question: {name: [] for name in readers} for question in questions
     }
     for question, ask in questions.items():
         for _ in range(REPEATS):
             for name, reader in readers.items():
-                begun = time.monotonic()
-                ask(reader)
-                seconds[question][name].append(time.monotonic() - begun)
+                measured[question][name].append(_times(partial(ask, reader)))
         run.progress(question)
     spark.stop()
     return Result(
         name="spark",
         settings={"rows": rows},
-        columns=("question", *readers),
-        rows=[
-            (question, *(f"{statistics.median(s[1:]):.2f} s" for s in found.values()))
-            for question, found in seconds.items()
-        ],
-        samples=seconds,
+        columns=("question", *(f"{name} {what}" for name in readers for what in ("s", "CPU s"))),
+        rows=[(question, *_shown(found.values())) for question, found in measured.items()],
+        samples=measured,
     )
+
+
+def _times(ask: Callable[[], object]) -> Times:
+    cpu_seconds, begun = _cpu_seconds(), time.monotonic()
+    ask()
+    return Times(time.monotonic() - begun, _cpu_seconds() - cpu_seconds)
+
+
+def _cpu_seconds() -> float:
+    """Of this process and its descendants, with those that have ended."""
+    tree = proc.process_tree(os.getpid())
+    stats = [proc.read_of_process(pid, "stat").rpartition(")")[2].split() for pid in tree]
+    return sum(int(ticks) for stat in stats for ticks in stat[11:15]) / os.sysconf("SC_CLK_TCK")
+
+
+def _shown(found: Iterable[list[Times]]) -> Iterator[str]:
+    """The medians, and how many times as much as Spark's own scan takes."""
+    first: Times | None = None
+    for times in found:
+        median = Times(*map(statistics.median, zip(*times[1:], strict=True)))
+        first = first or median
+        for seconds, own in zip(median, first, strict=True):
+            yield f"{seconds:.2f}" if median is first else f"{seconds:.2f} ({seconds / own:.1f} x)"
 
 
 def _readers(spark: SparkSession, directory: Path) -> dict[str, Reader]:
