@@ -284,7 +284,7 @@ def test_me_shows_the_user_that_asks(
     shown = said(bus, capfd, "me")
     assert "connections" in shown
     assert said(bus, capfd, "--dialect", "dot", "me", status=1) == (
-        "sbusctl: the dot dialect has no control messages: there is neither whoami nor me\n"
+        f"sbusctl: the bus at {bus.address} has the slash dialect: leave --dialect out\n"
     )
 
 

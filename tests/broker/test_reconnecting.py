@@ -237,7 +237,8 @@ def test_a_client_comes_back_whose_many_subscriptions_are_refused(tmp_path: Path
 
 
 def test_misbehaviour_ends_it(bus: Bus) -> None:
-    with reporting(bus) as client:
+    options: LinkOptions = {"reconnect": True, "key_bytes_max": 5_000}
+    with sbus.blocking.connect(bus.address, **options) as client:
         client.publish("k" * 5_000)
         with pytest.raises(sbus.Disconnected, match="key-too-long"):
             client.sync(timeout_seconds=TIMEOUT_S)

@@ -20,7 +20,7 @@ SETTINGS = {
     b"!/notices/on",
     *(b"blocking/soft/" + soft for soft in (b"queue", b"discard", b"block", b"error")),
     *(b"blocking/hard/" + hard for hard in (b"discard", b"block", b"error")),
-    *(b"order/" + order for order in (b"queue", b"stack", b"random")),
+    *(b"order/" + order for order in (b"queue", b"stack", b"random", b"latest")),
 }
 """Control keys that concern notices, and clients that do not read: here everybody reads."""
 ECHO = {b"echo/on": True, b"echo/off": False}
@@ -86,6 +86,8 @@ class ClientModel:
             self.told.append(b"CMSG !/cred/whoami\0!/cred/" + b"/".join(self.own))
         elif text == b"!/me":
             self.told.append(ME_REPLY)
+        elif text == b"!/sync":
+            self.told.append(b"CMSG !/sync\0" + packet.partition(b"\0")[2][:64])
         elif text in ECHO:
             self.echo = ECHO[text]
         elif text not in SETTINGS:

@@ -22,7 +22,8 @@ RESERVED = [
     *(b"!/cred/1/2/3/!/cred/4/5/6/x", b"!/cred/1/2/3/!/x", b"!/cred", b"!/notices/on"),
 ]
 CONTROLS = [
-    *(b"!/cred/whoami", b"!/notices/on", b"!/notices/off", b"echo/on", b"echo/off", b"echo/"),
+    *(b"!/cred/whoami", b"!/sync", b"!/sync", b"!/notices/on", b"!/notices/off", b"echo/"),
+    *(b"echo/on", b"echo/off", b"order/latest"),
     *(b"blocking/soft/queue", b"blocking/soft/discard", b"blocking/soft/block"),
     *(b"blocking/soft/error", b"blocking/hard/discard", b"blocking/hard/block"),
     *(b"blocking/hard/error", b"order/queue", b"order/stack", b"order/random", b"order", b""),

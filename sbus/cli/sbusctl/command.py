@@ -71,7 +71,7 @@ Examples:
 @click.option(
     "-a",
     "--address",
-    type=click.Path(),
+    type=click.Path(readable=False),
     metavar="ADDRESS",
     envvar="SBUS_ADDRESS",
     help="Address of the bus: a path, or /dev/unix/abstract/HEX.  "
@@ -80,7 +80,7 @@ Examples:
 )
 @click.option(
     "--admin-address",
-    type=click.Path(),
+    type=click.Path(readable=False),
     metavar="ADDRESS",
     envvar="SBUS_ADMIN_ADDRESS",
     help="Address of its admin socket, for the verbs that need it.  "

@@ -43,7 +43,7 @@ class _NumbersAsPayload(click.Command):
 @click.option(
     "--file",
     "files",
-    type=click.Path(),
+    type=click.Path(readable=False),
     multiple=True,
     metavar="FILE",
     help="Publish the content of FILE as one message; - is standard input. Repeatable.",

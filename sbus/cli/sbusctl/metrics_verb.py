@@ -27,7 +27,7 @@ def _file_mode(text: str) -> int:
 )
 @click.option(
     "--textfile",
-    type=click.Path(),
+    type=click.Path(readable=False),
     metavar="FILE",
     help="Write FILE in one step, for node_exporter's textfile collector, which reads files whose "
     "names end in .prom.",

@@ -33,8 +33,8 @@ def _click_option(option: Option) -> click.Option:
     types = {
         Kind.CHOICE: click.Choice(option.choices),
         Kind.WORKERS: click.IntRange(1, WORKERS_MAX),
-        Kind.ADDRESS: click.Path(),
-        Kind.PATH: click.Path(),
+        Kind.ADDRESS: click.Path(readable=False),
+        Kind.PATH: click.Path(readable=False),
     }
     flags = [f"-{option.letter}", option.flag] if option.letter else [option.flag]
     return click.Option(
@@ -71,14 +71,14 @@ Examples:
 )
 @click.option(
     "--config",
-    type=click.Path(),
+    type=click.Path(readable=False),
     metavar="FILE",
     help="A TOML file with any of these options, limits, limits of single users, and access rules. "
     "The command line has precedence over it. No file is read unless it is named here.",
 )
 @click.option(
     "--check-config",
-    type=click.Path(),
+    type=click.Path(readable=False),
     metavar="FILE",
     help="Check such a file, together with the other options, and exit.",
 )
