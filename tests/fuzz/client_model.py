@@ -20,7 +20,7 @@ SETTINGS = {
     b"!/notices/on",
     *(b"blocking/soft/" + soft for soft in (b"queue", b"discard", b"block", b"error")),
     *(b"blocking/hard/" + hard for hard in (b"discard", b"block", b"error")),
-    *(b"order/" + order for order in (b"queue", b"stack", b"random", b"latest")),
+    *(b"order/" + order for order in (b"queue", b"stack", b"random")),
 }
 """Control keys that concern notices, and clients that do not read: here everybody reads."""
 ECHO = {b"echo/on": True, b"echo/off": False}
