@@ -193,10 +193,10 @@ class Outbox(OutboxLedger):
 
     def _has_more_room_after(self, error: OSError) -> bool:
         """Whether the socket, which had no room for a packet, has a larger buffer now. In order
-        `latest` messages wait in the backlog, where newer ones can replace them."""
-        may_enlarge = error.errno == EMSGSIZE or (
-            error.errno == EAGAIN and self.flood_control.order is not _LATEST
-        )
+        `latest` messages wait in the backlog, if they may, where newer ones can replace them."""
+        chosen = self.flood_control
+        may_wait = chosen.order is _LATEST and chosen.soft is _QUEUE
+        may_enlarge = error.errno == EMSGSIZE or (error.errno == EAGAIN and not may_wait)
         return may_enlarge and self._listener.enlarge_buffer()
 
     def _on_failed_send(self, error: OSError) -> None:

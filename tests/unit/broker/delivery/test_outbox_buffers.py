@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from sbus.protocol.controls import FloodControl, Soft
+from sbus.protocol.controls import BacklogOrder, FloodControl, Soft
 from tests.unit.broker.delivery.outbox_peer import Peer, limits, open_peers
 
 Make = Callable[..., Peer]
@@ -27,6 +27,18 @@ def test_a_full_socket_gets_a_larger_buffer_before_any_policy_decides(
     assert peer.larger_buffer_bytes == 0, "the small one was not full"
     assert peer.outbox.is_flowing
     assert peer.read() == messages
+
+
+@pytest.mark.parametrize("soft", list(Soft))
+def test_messages_that_may_wait_do_so_where_newer_ones_can_replace_them(
+    peers: Make, soft: Soft
+) -> None:
+    control = FloodControl(soft=soft, order=BacklogOrder.LATEST)
+    peer = peers(limits(messages=50), flood_control=control)
+    peer.larger_buffer_bytes = 100_000
+    peer.deliver(*[b"MSG %d\0" % number for number in range(50)])
+    assert (peer.larger_buffer_bytes > 0) == (soft is Soft.QUEUE)
+    assert peer.outbox.statistics().dropped == 0
 
 
 def test_a_packet_larger_than_the_buffer_waits_until_a_larger_one_can_be_had(peers: Make) -> None:
