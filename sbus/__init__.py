@@ -34,7 +34,8 @@ from sbus.version import __version__
 if TYPE_CHECKING:
     from sbus import blocking
     from sbus.client.connection import Connection, connect
-    from sbus.client.inbox import InboxFull, InboxStatistics, Lost, Reconnected
+    from sbus.client.inbox import InboxFull, InboxStatistics
+    from sbus.client.message_queue import Lost, Reconnected
     from sbus.client.requests import Identity
     from sbus.protocol.packets import Message
 
@@ -67,9 +68,9 @@ _HOMES = {
     "Identity": "sbus.client.requests",
     "InboxFull": "sbus.client.inbox",
     "InboxStatistics": "sbus.client.inbox",
-    "Lost": "sbus.client.inbox",
+    "Lost": "sbus.client.message_queue",
     "Message": "sbus.protocol.packets",
-    "Reconnected": "sbus.client.inbox",
+    "Reconnected": "sbus.client.message_queue",
     "connect": "sbus.client.connection",
 }
 

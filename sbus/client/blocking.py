@@ -6,22 +6,16 @@ been sent: its reply is ignored. A connection is for one thread at a time, but a
 it.
 """
 
-import contextlib
-import select
-import threading
-import time
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, Unpack, overload
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, Unpack, overload
 
-from sbus.client.inbox import InboxStatistics, Item, Losses, Lost
-from sbus.client.link import (
-    CONNECT_RETRY_SECONDS,
-    READ_PACKETS_MAX,
-    REASON_SECONDS_MAX,
-    SEND_RETRY_SECONDS,
-    Link,
-)
+from sbus.client.blocking_link import BlockingLink, Deadline
+from sbus.client.blocking_subscription import Subscription, subscribed
+from sbus.client.inbox import InboxStatistics
+from sbus.client.link import Link
+from sbus.client.message_queue import Item, Losses, Lost
 from sbus.client.options import LinkOptions
-from sbus.client.requests import Identity, Requests
+from sbus.client.requests import Identity
 from sbus.errors import Disconnected
 from sbus.protocol.packets import Message
 
@@ -66,34 +60,11 @@ def connect(
     """
     bus = Connection[Any](Link(address, losses, options))
     try:
-        bus._open(_Deadline(timeout_seconds))
+        bus._io.open(Deadline(timeout_seconds))
     except BaseException:
         bus.close()
         raise
     return bus
-
-
-class _Deadline:
-    """The moment when a call gives up, if ever."""
-
-    def __init__(self, timeout_seconds: float | None) -> None:
-        self._timeout_seconds = timeout_seconds
-        self._at = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-
-    def left_ms(self) -> float | None:
-        """The time that is left, at least 0; None without a timeout."""
-        return None if self._at is None else max(0.0, (self._at - time.monotonic()) * 1000)
-
-    def wait(self, event: threading.Event, seconds: float) -> None:
-        """Wait so long for the event; raises TimeoutError when the deadline comes first."""
-        left_ms = self.left_ms()
-        if left_ms is None or left_ms >= seconds * 1000:
-            event.wait(seconds)
-        elif not event.wait(left_ms / 1000):
-            self.expire()
-
-    def expire(self) -> NoReturn:
-        raise TimeoutError(f"the bus gave no answer within {self._timeout_seconds} s")
 
 
 class Connection(Generic[Item]):
@@ -109,10 +80,7 @@ class Connection(Generic[Item]):
 
     def __init__(self, link: Link[Item]) -> None:
         self._link = link
-        self._in_use = threading.RLock()
-        """Held by the thread that is in a call; its signal handlers may call, too."""
-        self._closing = threading.Event()
-        """Set when another thread closes the connection."""
+        self._io = BlockingLink(link)
 
     # -- sending -------------------------------------------------------------------------------
 
@@ -121,11 +89,15 @@ class Connection(Generic[Item]):
 
         The subscription is in force for every message that is published after a later `sync`.
         """
-        self._send(self._link.encoder.subscribe(pattern), _Deadline(timeout_seconds))
+        packet = self._link.encoder.subscribe(pattern)
+        self._link.inbox.routes.note_subscribed(packet)
+        self._io.send(packet, Deadline(timeout_seconds))
 
     def unsubscribe(self, pattern: bytes | str, *, timeout_seconds: float | None = None) -> None:
         """Undo one `subscribe` with the same pattern ("Transport")."""
-        self._send(self._link.encoder.unsubscribe(pattern), _Deadline(timeout_seconds))
+        packet = self._link.encoder.unsubscribe(pattern)
+        self._io.send(packet, Deadline(timeout_seconds))
+        self._link.inbox.routes.note_unsubscribed(packet)
 
     def publish(
         self,
@@ -139,7 +111,7 @@ class Connection(Generic[Item]):
         Raises PacketRefused for more than `packet_bytes_max` bytes; a refusal by the bus is raised
         by a later `sync`, `whoami` or `receive`.
         """
-        self._send(self._link.encoder.publish(key, payload), _Deadline(timeout_seconds))
+        self._io.send(self._link.encoder.publish(key, payload), Deadline(timeout_seconds))
 
     def control(
         self,
@@ -150,7 +122,7 @@ class Connection(Generic[Item]):
     ) -> None:
         """Send a control message ("Flood control"); ConfigurationError in the dot dialect."""
         packet, requests = self._link.control_packet(key, payload)
-        self._send(packet, _Deadline(timeout_seconds), requests)
+        self._io.send(packet, Deadline(timeout_seconds), requests)
 
     # -- asking --------------------------------------------------------------------------------
 
@@ -162,7 +134,7 @@ class Connection(Generic[Item]):
         dialect the reply is a message to oneself, and a bus that drops messages for this client may
         drop it: use a timeout there.
         """
-        self._ask(self._link.barrier, _Deadline(timeout_seconds))
+        self._io.ask(self._link.barrier, Deadline(timeout_seconds))
 
     def whoami(self, *, timeout_seconds: float | None = None) -> Identity:
         """This client's peer credentials ("Secret messages"); includes a `sync`.
@@ -170,7 +142,7 @@ class Connection(Generic[Item]):
         ConfigurationError in the dot dialect.
         """
         self._link.encoder.must_have_control_messages()
-        self._ask(self._link.barrier, _Deadline(timeout_seconds))
+        self._io.ask(self._link.barrier, Deadline(timeout_seconds))
         return self._link.identity()
 
     def me(self, *, timeout_seconds: float | None = None) -> "MeResult":
@@ -180,7 +152,7 @@ class Connection(Generic[Item]):
         not reply: use a timeout.
         """
         self._link.encoder.must_have_control_messages()
-        self._ask(self._link.inbox.me, _Deadline(timeout_seconds))
+        self._io.ask(self._link.inbox.me, Deadline(timeout_seconds))
         return self._link.inbox.me.result()
 
     # -- receiving -----------------------------------------------------------------------------
@@ -191,15 +163,7 @@ class Connection(Generic[Item]):
         Raises MessagesLost exactly where messages are missing (unless losses are reported), and
         PacketRefused for packets of this client; in both cases the next call continues.
         """
-        inbox = self._link.inbox
-        deadline = _Deadline(timeout_seconds)
-        self._enter()
-        try:
-            while (item := inbox.take()) is None:
-                self._read(READ_PACKETS_MAX, deadline)
-        finally:
-            self._in_use.release()
-        return item
+        return self._io.take(self._link.inbox.own, Deadline(timeout_seconds))
 
     def receive_many(
         self, limit: int = 1024, *, timeout_seconds: float | None = None
@@ -208,15 +172,20 @@ class Connection(Generic[Item]):
 
         Raises the same as `receive`; a loss after other messages is raised by the next call.
         """
-        deadline = _Deadline(timeout_seconds)
-        inbox = self._link.inbox
-        self._enter()
-        try:
-            while not (items := inbox.take_many(limit)):
-                self._read(limit, deadline)
-        finally:
-            self._in_use.release()
-        return items
+        return self._io.take_many(self._link.inbox.own, limit, Deadline(timeout_seconds))
+
+    def subscription(
+        self, pattern: bytes | str, *more: bytes | str, timeout_seconds: float | None = None
+    ) -> AbstractContextManager[Subscription[Item]]:
+        """`with bus.subscription("a/*", "b/") as messages`: a stream of its own of the messages
+        that match one of these patterns, each message once; in force when the block begins.
+
+        A connection can have several. Each has a queue of `inbox_messages_max` and
+        `inbox_bytes_max`; when that is full, it loses messages, and the others do not. The
+        connection itself then receives what matches its own subscriptions, likewise.
+        """
+        packets = list(map(self._link.encoder.subscribe, (pattern, *more)))
+        return subscribed(self._io, packets, timeout_seconds)
 
     def __iter__(self) -> Self:
         return self
@@ -253,107 +222,10 @@ class Connection(Generic[Item]):
 
         Only a `sync` before it tells whether the bus accepted what was sent.
         """
-        if not self._in_use.acquire(False):
-            self._link.shut_down()
-            self._closing.set()
-            self._in_use.acquire()
-        try:
-            self._link.close()
-        finally:
-            self._in_use.release()
+        self._io.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    # -- waiting -------------------------------------------------------------------------------
-
-    def _enter(self) -> None:
-        """Begin a call; releasing `_in_use` ends it."""
-        if not self._in_use.acquire(False):
-            raise RuntimeError("another thread uses this connection: give each one of its own")
-
-    def _open(self, deadline: _Deadline) -> None:
-        while not self._link.connect_nowait():
-            if deadline.left_ms() == 0:
-                deadline.expire()
-            time.sleep(CONNECT_RETRY_SECONDS)
-        self._send(self._link.barrier.greeting, deadline)
-        if self._link.can_reconnect:
-            self._ask(self._link.barrier, deadline)  # later, a refusal may concern a packet
-
-    def _send(self, packet: bytes, deadline: _Deadline, requests: Requests | None = None) -> int:
-        """Send when the bus has room; returns the ticket if it is a request."""
-        self._enter()
-        try:
-            while not self._try_to_send(packet, deadline):
-                self._wait(select.POLLOUT, deadline)
-            return self._link.note_request(packet, requests)
-        finally:
-            self._in_use.release()
-
-    def _try_to_send(self, packet: bytes, deadline: _Deadline) -> bool:
-        while True:
-            try:
-                return self._link.send_nowait(packet)
-            except BrokenPipeError:
-                self._find_reason(deadline)
-
-    def _ask(self, requests: Requests, deadline: _Deadline) -> None:
-        self._enter()
-        try:
-            while not self._ask_once(requests, deadline):
-                pass
-            self._link.inbox.raise_errors()
-        finally:
-            self._in_use.release()
-
-    def _ask_once(self, requests: Requests, deadline: _Deadline) -> bool:
-        """Whether the connection was not lost before the reply."""
-        link = self._link
-        ticket = self._send(requests.encode(), deadline, requests)
-        before = link.interruptions
-        try:
-            while not requests.is_settled(ticket):
-                link.inbox.raise_end()
-                self._read(READ_PACKETS_MAX, deadline)
-        finally:
-            requests.abandon(ticket)
-        return link.interruptions == before
-
-    def _read(self, packets_max: int, deadline: _Deadline) -> None:
-        """Return when something may have arrived."""
-        if self._link.is_lost:
-            self._reconnect(deadline)
-        elif not self._link.read_nowait(packets_max):
-            if self._link.is_mark_due:
-                deadline.wait(self._closing, SEND_RETRY_SECONDS)
-            else:
-                self._wait(select.POLLIN, deadline)
-
-    def _wait(self, events: int, deadline: _Deadline) -> None:
-        poll = select.poll()
-        poll.register(self._link.sock, events)
-        if not poll.poll(deadline.left_ms()):
-            deadline.expire()
-
-    def _find_reason(self, deadline: _Deadline) -> None:
-        """The bus accepts nothing more; the reason may be the next packet that arrives. Returns
-        when the connection has been made again, or raises the reason."""
-        link, inbox = self._link, self._link.inbox
-        soon = _Deadline(REASON_SECONDS_MAX)
-        with contextlib.suppress(TimeoutError):
-            while not (inbox.ended or link.is_lost) and inbox.has_room:
-                self._read(READ_PACKETS_MAX, soon)
-        link.give_up()
-        while link.is_lost:
-            self._read(READ_PACKETS_MAX, deadline)
-
-    def _reconnect(self, deadline: _Deadline) -> None:
-        for wait in self._link.reconnect():
-            if wait == "readable":
-                self._wait(select.POLLIN, deadline)
-            else:
-                deadline.wait(self._closing, wait)

@@ -1,57 +1,32 @@
 """The inbox of a connection: what has arrived from the bus and the user has not taken yet.
 
-Replies settle their requests. Messages wait in a queue, and losses in the same queue, exactly where
-the gaps are. Refusals and the end of the connection are raised by the next call. Nothing is
-dropped, and nothing grows without bound: reading stops when `messages_max` or `bytes_max` is
-reached, and then the limits of the bus apply.
+Replies settle their requests. Messages wait in a queue, or in several, see `routes.py`. Refusals
+and the end of the connection are raised by the next call. Nothing grows without bound: reading
+stops when the one queue is full, and then the limits of the bus apply.
 """
 
-from collections import deque
 from collections.abc import Callable
-from itertools import pairwise
-from typing import Any, Generic, Literal, TypeVar
+from typing import Generic
 
 import msgspec
 
+from sbus.client.message_queue import Item, Lost, MessageQueue, Reconnected
 from sbus.client.requests import Barrier, MeRequests
+from sbus.client.routes import Routes
 from sbus.errors import (
     BusError,
-    ConnectionInterrupted,
     Disconnected,
-    MessagesLost,
     MessagesUnconfirmed,
     PacketRefused,
     ProtocolViolation,
 )
 from sbus.protocol import controls
 from sbus.protocol.codes import LAST_CODES, PACKETS_LOST
-from sbus.protocol.packets import ControlMessage, Message, parse_server_packet
-
-Losses = Literal["raise", "report"]
-"""For a gap in the messages, MessagesLost is raised there, or it is an item, Lost."""
+from sbus.protocol.keys import SLASH, Dialect
+from sbus.protocol.packets import ControlMessage, parse_server_packet
 
 COUNT_DIGITS_MAX = 20
 """Digits of a count of 64 bits in a notice."""
-
-
-class Lost(msgspec.Struct, frozen=True):
-    """Here the bus dropped `count` messages for this client; None when the number is unknown."""
-
-    count: int | None
-
-    def error(self) -> MessagesLost:
-        """What is raised for it."""
-        return MessagesLost(self.count)
-
-
-class Reconnected(Lost, frozen=True):
-    """Here the connection was lost for this `reason`; messages may be missing up to here, where it
-    is back. The `count` is None."""
-
-    reason: str
-
-    def error(self) -> ConnectionInterrupted:
-        return ConnectionInterrupted(self.reason)
 
 
 class InboxFull(BusError):
@@ -59,7 +34,8 @@ class InboxFull(BusError):
 
 
 class InboxStatistics(msgspec.Struct, frozen=True):
-    """`messages` and `bytes` wait now; the others count since the beginning of the connection.
+    """`messages` and `bytes` wait now to be received from the connection itself; the others count
+    since the beginning of the connection.
 
     `messages_lost` excludes losses that the bus could not count; `gaps` includes them.
     """
@@ -73,16 +49,13 @@ class InboxStatistics(msgspec.Struct, frozen=True):
     controls_ignored: int
 
 
-Item = TypeVar("Item", bound=Message | Lost)
-
-
 class Inbox(Generic[Item]):
     """The inbox of one connection; `Item` is Message, or also Lost if losses are reported."""
 
-    def __init__(
-        self, barrier: Barrier, *, losses: Losses, messages_max: int, bytes_max: int
-    ) -> None:
-        """`bytes_max` counts keys and payloads, and may be exceeded by one packet."""
+    def __init__(self, barrier: Barrier, own: MessageQueue[Item], dialect: Dialect = SLASH) -> None:
+        self.own = own
+        """For what the connection itself receives."""
+        self.routes = Routes(own, dialect)
         self.me = MeRequests()
         self.mend_lost_packets: Callable[[], bool] = lambda: False
         """The bus has lost packets of this client; returns whether that is not to be raised."""
@@ -90,12 +63,6 @@ class Inbox(Generic[Item]):
         """The bus has replied to `!/sync` with this token."""
         self._barrier = barrier
         self._echo_key = barrier.echo_key
-        self._raises_losses = losses == "raise"
-        self._messages_max = messages_max
-        self._bytes_max = bytes_max
-        self._items: deque[Any] = deque()
-        self._bytes = 0
-        self._gaps_waiting = 0
         self._refusal: tuple[str, str] | None = None
         self._refusals_more = 0
         self._unconfirmed = 0
@@ -111,7 +78,7 @@ class Inbox(Generic[Item]):
 
     @property
     def has_room(self) -> bool:
-        return len(self._items) < self._messages_max and self._bytes < self._bytes_max
+        return self.own.has_room or self.routes.are_shared
 
     @property
     def ended(self) -> bool:
@@ -132,8 +99,10 @@ class Inbox(Generic[Item]):
             self._barrier.replied(parsed.payload)
             return
         self._messages_received += 1
-        self._bytes += len(parsed.key) + len(parsed.payload)
-        self._items.append(parsed)
+        if self.routes.are_shared:
+            self.routes.deliver(parsed)
+        else:
+            self.own.add(parsed)
 
     def feed_end_of_connection(
         self, can_mend: Callable[[str | None], bool] | None = None
@@ -168,9 +137,7 @@ class Inbox(Generic[Item]):
 
     def discard(self) -> None:
         """Forget everything that waits."""
-        self._items.clear()
-        self._bytes = 0
-        self._gaps_waiting = 0
+        self.own.clear()
         self._refusal = None
         self._refusals_more = 0
         self._unconfirmed = 0
@@ -192,11 +159,7 @@ class Inbox(Generic[Item]):
     def _feed_gap(self, gap: Lost) -> None:
         self._gaps += 1
         self._messages_lost += gap.count or 0
-        if self._items and isinstance(self._items[-1], Lost):
-            self._items[-1] = _joined(self._items[-1], gap)
-            return
-        self._gaps_waiting += 1
-        self._items.append(gap)
+        self.routes.deliver_gap(gap)
 
     def _feed_refusal(self, notice: str) -> None:
         code, _, text = notice.partition(" ")
@@ -214,47 +177,33 @@ class Inbox(Generic[Item]):
     # -- leaving -------------------------------------------------------------------------------
 
     def take(self) -> Item | None:
-        """The next item, or None while there is none.
+        """The next item of the connection's own queue, as `take_from`."""
+        return self.take_from(self.own)
+
+    def take_from(self, queue: MessageQueue[Item]) -> Item | None:
+        """The next item of a queue of this connection, or None while there is none.
 
         Raises PacketRefused first, MessagesLost in its place in the queue (unless losses are
         reported), and the end of the connection when the queue is empty.
         """
         self.raise_errors()
-        if self._items:
-            return self._pop()
-        self.raise_end()
-        return None
+        item = queue.take()
+        if item is None:
+            self.raise_end()
+        return item
 
     def take_many(self, limit: int) -> list[Item]:
-        """Up to `limit` items, perhaps none, up to the next loss; raises the same as `take`."""
-        if limit < 1:
-            raise ValueError("receive_many takes at least one message")
+        """Items of the connection's own queue, as `take_many_from`."""
+        return self.take_many_from(self.own, limit)
+
+    def take_many_from(self, queue: MessageQueue[Item], limit: int) -> list[Item]:
+        """Up to `limit` items of a queue of this connection, perhaps none, up to the next loss;
+        raises the same as `take_from`."""
         self.raise_errors()
-        items: list[Item]
-        if len(self._items) <= limit and not self._gaps_waiting:
-            items = list(self._items)
-            self._items.clear()
-            self._bytes = 0
-        else:
-            items = []
-            while len(items) < limit and self._items and not (items and self._is_loss_next()):
-                items.append(self._pop())
+        items = queue.take_many(limit)
         if not items:
             self.raise_end()
         return items
-
-    def _pop(self) -> Item:
-        item: Item = self._items.popleft()
-        if isinstance(item, Lost):
-            self._gaps_waiting -= 1
-            if self._raises_losses:
-                raise item.error()
-        else:
-            self._bytes -= len(item.key) + len(item.payload)
-        return item
-
-    def _is_loss_next(self) -> bool:
-        return self._raises_losses and isinstance(self._items[0], Lost)
 
     def raise_errors(self) -> None:
         """Raise MessagesUnconfirmed, or PacketRefused if the bus refused something, if either has
@@ -281,39 +230,21 @@ class Inbox(Generic[Item]):
         """Raise InboxFull if there is no room for a packet."""
         if not self.has_room:
             raise InboxFull(
-                f"{len(self._items)} messages ({self._bytes} bytes) wait to be received, and there "
+                f"{len(self.own)} messages ({self.own.bytes} bytes) wait to be received, and there "
                 "is no room to look for a reply after them: receive them first, or connect with a "
                 "larger inbox_messages_max and inbox_bytes_max"
             )
 
-    def check_invariants(self) -> None:
-        """bytes == Σ bytes in the queue; gaps waiting == losses in it; no two are adjacent."""
-        waiting = [item for item in self._items if isinstance(item, Message)]
-        assert self._bytes == sum(len(item.key) + len(item.payload) for item in waiting)
-        assert self._gaps_waiting == len(self._items) - len(waiting)
-        kinds = [isinstance(item, Lost) for item in self._items]
-        assert (True, True) not in pairwise(kinds)
-
     def statistics(self) -> InboxStatistics:
         return InboxStatistics(
-            messages=len(self._items),
-            bytes=self._bytes,
+            messages=len(self.own),
+            bytes=self.own.bytes,
             messages_received=self._messages_received,
             messages_lost=self._messages_lost,
             gaps=self._gaps,
             packets_refused=self._packets_refused,
             controls_ignored=self._controls_ignored,
         )
-
-
-def _joined(before: Lost, gap: Lost) -> Lost:
-    """Two gaps without a message between them, as one."""
-    for item in (gap, before):
-        if isinstance(item, Reconnected):
-            return item
-    if before.count is None or gap.count is None:
-        return Lost(None)
-    return Lost(before.count + gap.count)
 
 
 def parse_lost_count(payload: bytes) -> int | None:

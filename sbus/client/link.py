@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Generic
 
-from sbus.client.inbox import Inbox, Item, Losses
+from sbus.client.inbox import Inbox
+from sbus.client.message_queue import Item, Losses, MessageQueue
 from sbus.client.options import LinkOptions, check_options, limits_of
 from sbus.client.packet_encoder import PacketEncoder
 from sbus.client.reconnection import Reconnection, Wait
@@ -70,12 +71,10 @@ class Link(Generic[Item]):
         self.before_close: Callable[[int], None] = lambda fd: None
         """Called with the descriptor of a socket that is to be closed."""
         self.barrier = barrier_of(self.dialect)
-        self.inbox: Inbox[Item] = Inbox(
-            self.barrier,
-            losses=losses,
-            messages_max=options.get("inbox_messages_max", INBOX_MESSAGES_MAX),
-            bytes_max=options.get("inbox_bytes_max", INBOX_BYTES_MAX),
-        )
+        self._losses = losses
+        self._queue_messages_max = options.get("inbox_messages_max", INBOX_MESSAGES_MAX)
+        self._queue_bytes_max = options.get("inbox_bytes_max", INBOX_BYTES_MAX)
+        self.inbox: Inbox[Item] = Inbox(self.barrier, self.new_queue(), self.dialect)
         self.inbox.mend_lost_packets = self._mend_lost_packets
         self.inbox.note_mark = self._on_mark
         self._mark = b""
@@ -93,6 +92,14 @@ class Link(Generic[Item]):
         self._interruption = ""
         """Why the connection was lost."""
         self._reconnection = Reconnection(self.barrier) if self.can_reconnect else None
+
+    def new_queue(self) -> MessageQueue[Item]:
+        """A queue with the limits of this connection."""
+        return MessageQueue(
+            losses=self._losses,
+            messages_max=self._queue_messages_max,
+            bytes_max=self._queue_bytes_max,
+        )
 
     # -- connecting and closing ----------------------------------------------------------------
 

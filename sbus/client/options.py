@@ -2,7 +2,7 @@
 
 from typing import TypedDict, get_args
 
-from sbus.client.inbox import Losses
+from sbus.client.message_queue import Losses
 from sbus.errors import ConfigurationError
 from sbus.limits import Limits
 from sbus.protocol.keys import DIALECTS, SLASH

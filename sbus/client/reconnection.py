@@ -9,13 +9,13 @@ at the same instant. They begin small again once a connection has lasted.
 """
 
 import random
-import re
 import time
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final, Literal
 
 from sbus.client.requests import Barrier
+from sbus.client.routes import spelling
 from sbus.protocol import controls
 from sbus.protocol.packets import (
     CONTROL_WORD,
@@ -35,7 +35,6 @@ LASTING_SECONDS = 5.0
 """After so long a connection counts as good."""
 
 _SETTINGS: Final = controls.CLIENT_CONTROLS - {controls.WHOAMI, controls.ME, controls.SYNC}
-_STARS = re.compile(rb"\*+")
 
 
 class Reconnection:
@@ -69,9 +68,9 @@ class Reconnection:
             return
         self._changes += 1
         if packet.startswith(SUBSCRIBE_WORD):
-            self._patterns[_spelling(packet[len(SUBSCRIBE_WORD) :])] += 1
+            self._patterns[spelling(packet[len(SUBSCRIBE_WORD) :])] += 1
         elif packet.startswith(UNSUBSCRIBE_WORD):
-            self._forget(_spelling(packet[len(UNSUBSCRIBE_WORD) :]))
+            self._forget(spelling(packet[len(UNSUBSCRIBE_WORD) :]))
         elif (key := packet[len(CONTROL_WORD) :].partition(NUL)[0]) in _SETTINGS:
             self._settings[key.rpartition(b"/")[0]] = packet
 
@@ -124,8 +123,3 @@ class Reconnection:
         longest = self._delay_seconds
         self._delay_seconds = min(2 * longest, DELAY_SECONDS_MAX)
         return random.uniform(longest / 2, longest)
-
-
-def _spelling(pattern: bytes) -> bytes:
-    """The one of a pattern's spellings that stands for all, as `UNSUB` may use another."""
-    return _STARS.sub(b"*", pattern)

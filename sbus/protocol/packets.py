@@ -106,6 +106,11 @@ def encode_unsubscribe(pattern: bytes) -> bytes:
     return UNSUBSCRIBE_WORD + _without_nul(pattern)
 
 
+def undone(packet: bytes) -> bytes:
+    """The `UNSUB` packet that undoes this `SUB`."""
+    return UNSUBSCRIBE_WORD + packet.removeprefix(SUBSCRIBE_WORD)
+
+
 def encode_publish(key: bytes, payload: bytes) -> bytes:
     """The `MSG` packet; raises ValueError when `key` contains a NUL."""
     return b"%b%b\0%b" % (PUBLISH_WORD, _without_nul(key), payload)

@@ -116,11 +116,11 @@ def test_a_flood_arrives_whole_and_in_order(bus: Bus) -> None:
 async def test_a_refusal_is_raised_and_the_connection_stays(bus: Bus) -> None:
     with anyio.fail_after(TIMEOUT_S):
         async with sbus.connect(bus.address) as client:
-            await client._send(b"MSG a/!/b\0")  # the client refuses to publish that itself
+            await client._io.send(b"MSG a/!/b\0")  # the client refuses to publish that itself
             with pytest.raises(sbus.PacketRefused) as caught:
                 await client.sync()
             assert caught.value.code == "reserved"
-            await client._send(b"SUB !")
+            await client._io.send(b"SUB !")
             with pytest.raises(sbus.PacketRefused):
                 await client.receive()
             await client.subscribe("a")

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection as Pipe
 from typing import Self, TypeAlias
 
 from sbus.client.blocking import Connection
-from sbus.client.inbox import Lost
+from sbus.client.message_queue import Lost
 from sbus.errors import BusError, SbusError
 from sbus.protocol.packets import Message
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from sbus.cli.terminal.error_output import report_error
 from sbus.cli.terminal.standard_output import write
 from sbus.client.blocking import Connection
-from sbus.client.inbox import Lost, Reconnected
+from sbus.client.message_queue import Lost, Reconnected
 from sbus.errors import BusError, ConfigurationError
 from sbus.protocol.packets import Message
 from sbus.protocol.text import to_text

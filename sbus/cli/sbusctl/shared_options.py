@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from sbus.client.admin import AdminConnection
     from sbus.client.blocking import Connection
-    from sbus.client.inbox import Lost
+    from sbus.client.message_queue import Lost
     from sbus.protocol.admin import Request
     from sbus.protocol.admin_results import MeResult
     from sbus.protocol.packets import Message

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import trio
 
-from sbus.client.inbox import Lost
 from sbus.client.message_joiner import MissedItems, MonitoredBatch
+from sbus.client.message_queue import Lost
 from sbus.errors import SbusError
 from sbus.pipeline.recorder import message_rows
 from sbus.pipeline.recorder.message_rows import GAP_PACKET

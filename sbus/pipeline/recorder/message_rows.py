@@ -10,8 +10,8 @@ from functools import lru_cache
 import numpy as np
 import pyarrow as pa
 
-from sbus.client.inbox import Lost
 from sbus.client.message_joiner import MissedItems, MonitoredBatch
+from sbus.client.message_queue import Lost
 from sbus.pipeline.store.row_batches import Losses, RowBatch, message_batch
 from sbus.pipeline.store.schemas import MESSAGES
 from sbus.protocol.packets import NUL, PUBLISH_WORD

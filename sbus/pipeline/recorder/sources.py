@@ -12,8 +12,9 @@ from functools import partial
 import trio
 
 from sbus.client.admin import AdminConnection
-from sbus.client.inbox import Lost, parse_lost_count
+from sbus.client.inbox import parse_lost_count
 from sbus.client.link import CONNECT_RETRY_SECONDS, PACKET_BYTES_MAX, Link
+from sbus.client.message_queue import Lost
 from sbus.client.options import LinkOptions
 from sbus.client.streams import BatchStream
 from sbus.errors import Disconnected, PacketRefused, ProtocolViolation

@@ -1,7 +1,8 @@
 """The asynchronous client with the calls of the blocking one, for tests of what both promise."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -10,9 +11,10 @@ import anyio
 from anyio.from_thread import start_blocking_portal
 
 from sbus.client.connection import Connection
-from sbus.client.inbox import Losses
 from sbus.client.link import Link
+from sbus.client.message_queue import Losses
 from sbus.client.options import LinkOptions
+from sbus.client.subscription import Subscription
 from tests.support.event_loops import Backend
 
 
@@ -33,7 +35,7 @@ class AsyncClient:
         self._portal = self._portal_context.__enter__()
         self._bus = self._portal.call(Connection, self._link)
         try:
-            self._call(self._bus._open, timeout_seconds=timeout_seconds)
+            self._call(self._bus._io.open, timeout_seconds=timeout_seconds)
         except BaseException as error:
             self.__exit__(type(error), error, error.__traceback__)
             raise
@@ -49,6 +51,12 @@ class AsyncClient:
                 return await method(*arguments)
 
         return self._portal.call(call)
+
+    @contextmanager
+    def subscription(self, *patterns: bytes | str) -> Iterator["AsyncSubscription"]:
+        opened = self._bus.subscription(*patterns)
+        with self._portal.wrap_async_context_manager(opened) as subscription:
+            yield AsyncSubscription(self, subscription)
 
     def statistics(self) -> object:
         return self._portal.call(self._bus.statistics)
@@ -74,5 +82,25 @@ class AsyncClient:
     def __next__(self) -> Any:
         try:
             return self._call(self._bus.__anext__)
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+
+class AsyncSubscription:
+    """One of its subscriptions, likewise."""
+
+    def __init__(self, client: AsyncClient, subscription: Subscription[Any]) -> None:
+        self._client = client
+        self._subscription = subscription
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return partial(self._client._call, getattr(self._subscription, name))
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return self._client._call(self._subscription.__anext__)
         except StopAsyncIteration:
             raise StopIteration from None

@@ -25,7 +25,7 @@ def bus(fake: FakeBus) -> Bus:
 
 def is_in_use(bus: Bus) -> bool:
     """Whether a thread is in a call; does not disturb one that is about to be."""
-    return repr(bus._in_use).startswith("<locked")
+    return repr(bus._io.call.in_use).startswith("<locked")
 
 
 def publish_for_ever(bus: Bus) -> None:

@@ -12,8 +12,9 @@ from typing import TypeAlias
 
 import pytest
 
-from sbus.client import blocking, connection
-from sbus.client.inbox import InboxFull, Lost
+from sbus.client import async_link, blocking, blocking_link, connection
+from sbus.client.inbox import InboxFull
+from sbus.client.message_queue import Lost
 from sbus.client.requests import EchoBarrier, Identity
 from sbus.errors import (
     AddressError,
@@ -303,7 +304,7 @@ class TestDisconnection:
     def test_without_a_reason_does_not_wait_for_ever(
         self, fake: FakeBus, bus: Bus, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        for module in (blocking, connection):
+        for module in (blocking_link, async_link):
             monkeypatch.setattr(module, "REASON_SECONDS_MAX", SOON_S)
         assert fake.client is not None
         fake.client.shutdown(0)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbus.client.inbox import Inbox, InboxFull, Lost
+from sbus.client.inbox import Inbox, InboxFull
+from sbus.client.message_queue import Lost, MessageQueue
 from sbus.client.requests import WhoamiBarrier
 from sbus.errors import Disconnected, MessagesLost, PacketRefused, ProtocolViolation
 from sbus.protocol.codes import LAST_CODES
@@ -21,7 +22,8 @@ def make_inbox(
     messages_max: int = 100,
     bytes_max: int = 1000,
 ) -> Inbox[Items]:
-    return Inbox(WhoamiBarrier(), losses=losses, messages_max=messages_max, bytes_max=bytes_max)
+    queue = MessageQueue[Items](losses=losses, messages_max=messages_max, bytes_max=bytes_max)
+    return Inbox(WhoamiBarrier(), queue)
 
 
 def feed(inbox: Inbox[Items], *packets: bytes) -> None:
@@ -248,7 +250,7 @@ def test_any_history_equals_a_plain_list(history: list[tuple[str, bytes | int]])
     taken: list[Items] = []
     waiting = 0
     for what, value in history:
-        inbox.check_invariants()
+        inbox.own.check_invariants()
         if what == "take":
             assert isinstance(value, int)
             got = inbox.take_many(value)
@@ -272,5 +274,5 @@ def test_any_history_equals_a_plain_list(history: list[tuple[str, bytes | int]])
             waiting += 1
     taken += inbox.take_many(10_000)
     assert taken == expected
-    inbox.check_invariants()
+    inbox.own.check_invariants()
     assert inbox.statistics().messages == inbox.statistics().bytes == 0

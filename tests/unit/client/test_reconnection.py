@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sbus.client.inbox import Losses, Lost, Reconnected
 from sbus.client.link import Link
+from sbus.client.message_queue import Losses, Lost, Reconnected
 from sbus.client.options import LinkOptions
 from sbus.client.reconnection import (
     DELAY_SECONDS_MAX,
@@ -136,7 +136,7 @@ class TestALostConnection:
         assert link.read_nowait(10)
         taken = [link.inbox.take() for _ in range(3)]
         assert taken == [Reconnected(None, CLOSED), Message(b"a", b"2"), Lost(4)]
-        link.inbox.check_invariants()
+        link.inbox.own.check_invariants()
 
     def test_raises_its_gap_if_losses_are_raised(self, fake: FakeBus) -> None:
         link = connect(fake, "raise")

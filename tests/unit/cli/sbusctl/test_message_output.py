@@ -18,7 +18,7 @@ from sbus.cli.sbusctl.message_output import (
     style_of,
     text_line,
 )
-from sbus.client.inbox import Lost, Reconnected
+from sbus.client.message_queue import Lost, Reconnected
 from sbus.errors import ConfigurationError
 from sbus.protocol.packets import Message
 from sbus.protocol.text import to_text

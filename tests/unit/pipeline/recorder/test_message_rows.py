@@ -4,8 +4,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbus.client.inbox import Lost
 from sbus.client.message_joiner import MissedItems, MonitoredBatch
+from sbus.client.message_queue import Lost
 from sbus.pipeline.recorder.message_rows import GAP_PACKET, of_monitored, of_packets
 from sbus.pipeline.store.schemas import SEGMENT_SCHEMAS
 from sbus.protocol.admin_streams import Messages

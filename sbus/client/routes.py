@@ -1,0 +1,79 @@
+"""Which queues of a connection a message goes to: its own, and one for each subscription object.
+
+The bus sends a message once to a connection, however many of its patterns match. As long as there
+are no subscription objects, all messages go to the connection's own queue, and reading stops when
+that is full. Once there has been one, a message goes to each queue that has a pattern for it. Then
+one reader must not make others wait, so reading goes on, and a full queue loses messages.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from sbus.client.message_queue import Lost, MessageQueue
+from sbus.protocol.keys import Dialect
+from sbus.protocol.packets import SUBSCRIBE_WORD, UNSUBSCRIBE_WORD, Message
+from sbus.protocol.pattern_matching import compile_patterns
+
+Queue = MessageQueue[Any]
+
+_STARS = re.compile(rb"\*+")
+
+
+class Routes:
+    """The queues of one connection, with their patterns."""
+
+    def __init__(self, own: Queue, dialect: Dialect) -> None:
+        self._own = own
+        self._dialect = dialect
+        self._own_patterns: Counter[bytes] = Counter()
+        self._own_matches: Callable[[bytes], object] | None = None
+        """Compiled when it is needed."""
+        self._subscriptions: dict[int, tuple[Callable[[bytes], object], Queue]] = {}
+        """By the identity of the queue."""
+        self.are_shared = False
+        """There has been a subscription object."""
+
+    def note_subscribed(self, packet: bytes) -> None:
+        """The connection itself sends this `SUB`."""
+        self._own_patterns[spelling(packet[len(SUBSCRIBE_WORD) :])] += 1
+        self._own_matches = None
+
+    def note_unsubscribed(self, packet: bytes) -> None:
+        """The connection itself has sent this `UNSUB`."""
+        self._own_patterns -= Counter([spelling(packet[len(UNSUBSCRIBE_WORD) :])])
+        self._own_matches = None
+
+    def open(self, packets: Iterable[bytes], queue: Queue) -> None:
+        """From now on, messages that match a pattern of one of these `SUB` go to this queue."""
+        patterns = [packet[len(SUBSCRIBE_WORD) :] for packet in packets]
+        self._subscriptions[id(queue)] = (compile_patterns(patterns, self._dialect), queue)
+        self.are_shared = True
+
+    def close(self, queue: Queue) -> None:
+        """No more go there."""
+        del self._subscriptions[id(queue)]
+        queue.clear()
+
+    def deliver(self, message: Message) -> None:
+        """Put a message into the queues that it is for; only if they `are_shared`."""
+        if self._own_matches is None:
+            self._own_matches = compile_patterns(self._own_patterns, self._dialect)
+        if self._own_matches(message.key):
+            self._own.add_or_drop(message)
+        for matches, queue in self._subscriptions.values():
+            if matches(message.key):
+                queue.add_or_drop(message)
+
+    def deliver_gap(self, gap: Lost) -> None:
+        """Nobody knows which patterns the missing messages match, so every queue learns of it."""
+        if self._own_patterns or not self.are_shared:
+            self._own.add_gap(gap)
+        for _, queue in self._subscriptions.values():
+            queue.add_gap(gap)
+
+
+def spelling(pattern: bytes) -> bytes:
+    """The one of a pattern's spellings that stands for all, as `UNSUB` may use another."""
+    return _STARS.sub(b"*", pattern)

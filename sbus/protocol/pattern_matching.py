@@ -1,0 +1,40 @@
+"""Whether a key matches one of some patterns, as a client may ask it of what it has received.
+
+The bus has `sbus.routing`, which finds the patterns of many clients at once.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+
+from sbus.protocol.keys import RESERVED_SEGMENT, Dialect, parse_pattern
+from sbus.protocol.secret_keys import widened
+
+_NOTHING = b"(?!)"
+"""An expression that matches no key."""
+
+
+def compile_patterns(
+    patterns: Iterable[bytes], dialect: Dialect
+) -> Callable[[bytes], object | None]:
+    """A function that returns something true for the keys that match one of these patterns."""
+    expressions = [_expression(pattern, dialect) for pattern in patterns] or [_NOTHING]
+    return re.compile(b"|".join(expressions), re.DOTALL).fullmatch
+
+
+def _expression(pattern: bytes, dialect: Dialect) -> bytes:
+    if dialect.has_control_messages:
+        pattern = widened(pattern)
+    path = parse_pattern(pattern, dialect)
+    if path is None:
+        return _NOTHING
+    separator = re.escape(dialect.separator)
+    rest_of_segment = b"[^%b]*" % separator
+    texts = [
+        re.escape(text) + rest_of_segment if wildcard else re.escape(text)
+        for text, wildcard in zip(path.segments, path.wildcards, strict=True)
+    ]
+    if path.subtree:
+        texts.append(b".*")
+    is_for_reserved = path.segments[:1] == (RESERVED_SEGMENT,) and not path.wildcards[0]
+    guard = b"" if is_for_reserved else b"(?!!(?:%b|\\Z))" % separator
+    return b"(?:%b%b)" % (guard, separator.join(texts))
