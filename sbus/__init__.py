@@ -27,6 +27,7 @@ from sbus.errors import (
     PacketRefused,
     PatternWarning,
     ProtocolViolation,
+    RequestFailed,
     SbusError,
 )
 from sbus.version import __version__
@@ -57,6 +58,7 @@ __all__ = [
     "PatternWarning",
     "ProtocolViolation",
     "Reconnected",
+    "RequestFailed",
     "SbusError",
     "__version__",
     "blocking",

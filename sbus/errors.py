@@ -95,6 +95,10 @@ class PacketRefused(BusError):
         self.text = text
 
 
+class RequestFailed(BusError):
+    """The client that answered this request could not do what it asks for; the text is its."""
+
+
 class PatternWarning(UserWarning):
     """A pattern that can match nothing, or that is written for another system's wildcards."""
 

@@ -10,11 +10,13 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, Unpack, overload
 
 from sbus.client.blocking_link import BlockingLink, Deadline
-from sbus.client.blocking_subscription import Subscription, subscribed
+from sbus.client.blocking_request_reply import RequestStream, answering, request
+from sbus.client.blocking_subscription import Subscription, subscription
 from sbus.client.inbox import InboxStatistics
 from sbus.client.link import Link
 from sbus.client.message_queue import Item, Losses, Lost
 from sbus.client.options import LinkOptions
+from sbus.client.replies import REQUEST_SECONDS
 from sbus.client.requests import Identity
 from sbus.errors import Disconnected
 from sbus.protocol.packets import Message
@@ -185,7 +187,7 @@ class Connection(Generic[Item]):
         connection itself then receives what matches its own subscriptions, likewise.
         """
         packets = list(map(self._link.encoder.subscribe, (pattern, *more)))
-        return subscribed(self._io, packets, timeout_seconds)
+        return subscription(self._io, packets, Deadline(timeout_seconds))
 
     def __iter__(self) -> Self:
         return self
@@ -197,6 +199,32 @@ class Connection(Generic[Item]):
             if self._link.closed:
                 raise StopIteration from None
             raise
+
+    # -- requests and answers ------------------------------------------------------------------
+
+    def request(
+        self,
+        key: bytes | str,
+        payload: bytes | str = b"",
+        *,
+        timeout_seconds: float | None = REQUEST_SECONDS,
+    ) -> bytes:
+        """Publish a request, and return the payload of the first answer.
+
+        Raises TimeoutError, RequestFailed if the answer is that it failed, and
+        ConnectionInterrupted if the connection was lost and made again meanwhile.
+        ConfigurationError in the dot dialect.
+        """
+        self._link.encoder.must_have_control_messages()
+        return request(self._io, key, payload, timeout_seconds)
+
+    def requests(
+        self, pattern: bytes | str, *more: bytes | str, timeout_seconds: float | None = None
+    ) -> AbstractContextManager[RequestStream]:
+        """`with bus.requests("sums/*") as requests`: a stream of the requests whose keys match one
+        of these patterns; in force when the block begins. See `subscription`."""
+        packets = list(map(self._link.encoder.subscribe, (pattern, *more)))
+        return answering(self._io, packets, Deadline(timeout_seconds))
 
     # -- the connection itself -----------------------------------------------------------------
 

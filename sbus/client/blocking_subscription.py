@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Generic, Self
+from typing import Any, Generic, Self
 
 from sbus.client.blocking_link import BlockingLink, Deadline
 from sbus.client.link import REASON_SECONDS_MAX
@@ -45,25 +45,32 @@ class Subscription(Generic[Item]):
 
 
 @contextmanager
-def subscribed(
-    io: BlockingLink[Item], packets: list[bytes], timeout_seconds: float | None
+def subscription(
+    io: BlockingLink[Item], packets: list[bytes], deadline: Deadline
 ) -> Iterator[Subscription[Item]]:
-    """A subscription with the patterns of these `SUB`, within the block.
+    """A stream of the messages that match a pattern of these `SUB`, within the block."""
+    with subscribed(io, packets, io.link.new_queue(), deadline) as queue:
+        yield Subscription(io, queue)
+
+
+@contextmanager
+def subscribed(
+    io: BlockingLink[Any], packets: list[bytes], queue: MessageQueue[Any], deadline: Deadline
+) -> Iterator[MessageQueue[Any]]:
+    """Within the block, messages that match a pattern of these `SUB` go to this queue.
 
     If the bus holds this client back at the end, the patterns may stay subscribed, and messages
     that match no other one are forgotten as they come.
     """
     routes = io.link.inbox.routes
-    queue = io.link.new_queue()
     routes.open(packets, queue)
     undo = []
-    deadline = Deadline(timeout_seconds)
     try:
         for packet in packets:
             io.send(packet, deadline)
             undo.append(undone(packet))
         io.ask(io.link.barrier, deadline)
-        yield Subscription(io, queue)
+        yield queue
     finally:
         routes.close(queue)
         soon = Deadline(REASON_SECONDS_MAX)

@@ -12,8 +12,10 @@ from sbus.client.inbox import InboxStatistics
 from sbus.client.link import Link
 from sbus.client.message_queue import Item, Losses, Lost
 from sbus.client.options import LinkOptions
+from sbus.client.replies import REQUEST_SECONDS
+from sbus.client.request_reply import RequestStream, answering, request
 from sbus.client.requests import Identity
-from sbus.client.subscription import Subscription, subscribed
+from sbus.client.subscription import Subscription, subscription
 from sbus.errors import Disconnected
 from sbus.protocol.packets import Message
 
@@ -166,7 +168,7 @@ class Connection(Generic[Item]):
         connection itself then receives what matches its own subscriptions, likewise.
         """
         packets = list(map(self._link.encoder.subscribe, (pattern, *more)))
-        return subscribed(self._io, packets)
+        return subscription(self._io, packets)
 
     def __aiter__(self) -> Self:
         return self
@@ -178,6 +180,32 @@ class Connection(Generic[Item]):
             if self._link.closed:
                 raise StopAsyncIteration from None
             raise
+
+    # -- requests and answers ------------------------------------------------------------------
+
+    async def request(
+        self,
+        key: bytes | str,
+        payload: bytes | str = b"",
+        *,
+        timeout_seconds: float | None = REQUEST_SECONDS,
+    ) -> bytes:
+        """Publish a request, and return the payload of the first answer.
+
+        Raises TimeoutError, RequestFailed if the answer is that it failed, and
+        ConnectionInterrupted if the connection was lost and made again meanwhile. Tasks may make
+        requests at the same time. ConfigurationError in the dot dialect.
+        """
+        self._link.encoder.must_have_control_messages()
+        return await request(self._io, key, payload, timeout_seconds)
+
+    def requests(
+        self, pattern: bytes | str, *more: bytes | str
+    ) -> AbstractAsyncContextManager[RequestStream]:
+        """`async with bus.requests("sums/*") as requests`: a stream of the requests whose keys
+        match one of these patterns; in force when the block begins. See `subscription`."""
+        packets = list(map(self._link.encoder.subscribe, (pattern, *more)))
+        return answering(self._io, packets)
 
     # -- the connection itself -----------------------------------------------------------------
 

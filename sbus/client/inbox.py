@@ -11,6 +11,7 @@ from typing import Generic
 import msgspec
 
 from sbus.client.message_queue import Item, Lost, MessageQueue, Reconnected
+from sbus.client.replies import Replies
 from sbus.client.requests import Barrier, MeRequests
 from sbus.client.routes import Routes
 from sbus.errors import (
@@ -61,6 +62,7 @@ class Inbox(Generic[Item]):
         """The bus has lost packets of this client; returns whether that is not to be raised."""
         self.note_mark: Callable[[bytes], None] = lambda token: None
         """The bus has replied to `!/sync` with this token."""
+        self.replies = Replies()
         self._barrier = barrier
         self._echo_key = barrier.echo_key
         self._refusal: tuple[str, str] | None = None
@@ -97,6 +99,9 @@ class Inbox(Generic[Item]):
             return
         if parsed.key == self._echo_key:
             self._barrier.replied(parsed.payload)
+            return
+        if parsed.key == self.replies.key and parsed.key:
+            self.replies.feed(parsed.payload)
             return
         self._messages_received += 1
         if self.routes.are_shared:
@@ -137,7 +142,7 @@ class Inbox(Generic[Item]):
 
     def discard(self) -> None:
         """Forget everything that waits."""
-        self.own.clear()
+        self.routes.clear()
         self._refusal = None
         self._refusals_more = 0
         self._unconfirmed = 0

@@ -22,6 +22,7 @@ from sbus.client.requests import Identity, Requests, barrier_of
 from sbus.client.sockets import BUS_ABSENT, BUS_ADVICE, connect_error, open_socket
 from sbus.errors import (
     AddressError,
+    ConnectionInterrupted,
     Disconnected,
     PacketRefused,
     ProtocolViolation,
@@ -93,10 +94,10 @@ class Link(Generic[Item]):
         """Why the connection was lost."""
         self._reconnection = Reconnection(self.barrier) if self.can_reconnect else None
 
-    def new_queue(self) -> MessageQueue[Item]:
+    def new_queue(self, losses: Losses | None = None) -> MessageQueue[Item]:
         """A queue with the limits of this connection."""
         return MessageQueue(
-            losses=self._losses,
+            losses=losses or self._losses,
             messages_max=self._queue_messages_max,
             bytes_max=self._queue_bytes_max,
         )
@@ -212,6 +213,7 @@ class Link(Generic[Item]):
         self._has_ended = True
         self.interruptions += 1
         self.inbox.add_unconfirmed(self._reconnection.note_lost())
+        self.inbox.replies.fail_all(ConnectionInterrupted(reason))
         self._abandon_requests()
 
     def _abandon_requests(self) -> None:

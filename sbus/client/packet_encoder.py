@@ -45,6 +45,9 @@ class PacketEncoder:
             self._accepted_key = name
         return encode_publish(name, content)
 
+    def payload(self, payload: bytes | str) -> bytes:
+        return to_bytes(payload, "a payload")
+
     def subscribe(self, pattern: bytes | str) -> bytes:
         checked = self._pattern(pattern)
         hint = pattern_hint(checked, self._dialect)

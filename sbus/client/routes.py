@@ -56,6 +56,12 @@ class Routes:
         del self._subscriptions[id(queue)]
         queue.clear()
 
+    def clear(self) -> None:
+        """Forget everything that waits."""
+        self._own.clear()
+        for _, queue in self._subscriptions.values():
+            queue.clear()
+
     def deliver(self, message: Message) -> None:
         """Put a message into the queues that it is for; only if they `are_shared`."""
         if self._own_matches is None:

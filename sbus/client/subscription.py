@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Generic, Self
+from typing import Any, Generic, Self
 
 import anyio
 
@@ -45,16 +45,24 @@ class Subscription(Generic[Item]):
 
 
 @asynccontextmanager
-async def subscribed(
+async def subscription(
     io: AsyncLink[Item], packets: list[bytes]
 ) -> AsyncIterator[Subscription[Item]]:
-    """A subscription with the patterns of these `SUB`, within the block.
+    """A stream of the messages that match a pattern of these `SUB`, within the block."""
+    async with subscribed(io, packets, io.link.new_queue()) as queue:
+        yield Subscription(io, queue)
+
+
+@asynccontextmanager
+async def subscribed(
+    io: AsyncLink[Any], packets: list[bytes], queue: MessageQueue[Any]
+) -> AsyncIterator[MessageQueue[Any]]:
+    """Within the block, messages that match a pattern of these `SUB` go to this queue.
 
     If the bus holds this client back at the end, the patterns may stay subscribed, and messages
     that match no other one are forgotten as they come.
     """
     routes = io.link.inbox.routes
-    queue = io.link.new_queue()
     routes.open(packets, queue)
     undo = []
     try:
@@ -62,7 +70,7 @@ async def subscribed(
             await io.send(packet)
             undo.append(undone(packet))
         await io.ask(io.link.barrier)
-        yield Subscription(io, queue)
+        yield queue
     finally:
         routes.close(queue)
         with anyio.move_on_after(REASON_SECONDS_MAX, shield=True), suppress(Disconnected):

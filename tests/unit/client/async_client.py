@@ -14,6 +14,7 @@ from sbus.client.connection import Connection
 from sbus.client.link import Link
 from sbus.client.message_queue import Losses
 from sbus.client.options import LinkOptions
+from sbus.client.request_reply import Request, RequestStream
 from sbus.client.subscription import Subscription
 from tests.support.event_loops import Backend
 
@@ -57,6 +58,15 @@ class AsyncClient:
         opened = self._bus.subscription(*patterns)
         with self._portal.wrap_async_context_manager(opened) as subscription:
             yield AsyncSubscription(self, subscription)
+
+    @contextmanager
+    def requests(self, *patterns: bytes | str) -> Iterator["AsyncRequests"]:
+        opened = self._bus.requests(*patterns)
+        with self._portal.wrap_async_context_manager(opened) as requests:
+            yield AsyncRequests(self, requests)
+
+    def request(self, *arguments: Any, **options: Any) -> Any:
+        return self._portal.call(lambda: self._bus.request(*arguments, **options))
 
     def statistics(self) -> object:
         return self._portal.call(self._bus.statistics)
@@ -104,3 +114,28 @@ class AsyncSubscription:
             return self._client._call(self._subscription.__anext__)
         except StopAsyncIteration:
             raise StopIteration from None
+
+
+class AsyncRequests:
+    """Requests to it, likewise."""
+
+    def __init__(self, client: AsyncClient, requests: RequestStream) -> None:
+        self._client = client
+        self._requests = requests
+
+    def receive(self, *, timeout_seconds: float | None = None) -> "AsyncRequest":
+        request = self._client._call(self._requests.receive, timeout_seconds=timeout_seconds)
+        return AsyncRequest(self._client, request)
+
+
+class AsyncRequest:
+    """One of them."""
+
+    def __init__(self, client: AsyncClient, request: Request) -> None:
+        self._client = client
+        self._request = request
+        self.key = request.key
+        self.payload = request.payload
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return partial(self._client._call, getattr(self._request, name))

@@ -1,0 +1,121 @@
+"""Requests to other clients, and answers to theirs, for trio and asyncio."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Self
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from sbus.client.async_link import AsyncLink
+from sbus.client.link import READ_PACKETS_MAX
+from sbus.client.message_queue import MessageQueue
+from sbus.client.replies import no_answer
+from sbus.client.subscription import subscribed
+from sbus.errors import Disconnected
+from sbus.protocol.packets import Message
+from sbus.protocol.request_reply import Envelope, encode_answer, parse_request
+
+
+async def request(
+    io: AsyncLink[Any], key: bytes | str, payload: bytes | str, timeout_seconds: float | None
+) -> bytes:
+    """Publish a request, and return its answer; see `Connection.request`."""
+    try:
+        with anyio.fail_after(timeout_seconds):
+            return await _request(io, key, payload)
+    except TimeoutError:
+        raise no_answer(key, timeout_seconds) from None
+
+
+async def _request(io: AsyncLink[Any], key: bytes | str, payload: bytes | str) -> bytes:
+    link = io.link
+    replies = link.inbox.replies
+    if not replies.key:
+        await io.ask(link.barrier)
+    if not replies.key:  # another task may have been faster
+        try:
+            await io.send(replies.subscribe(link.identity()))
+        except BaseException:
+            replies.key = b""
+            raise
+    opened = replies.open(link.encoder.payload(payload))
+    try:
+        await io.send(link.encoder.publish(key, opened.payload))
+        while not opened.is_settled:
+            link.inbox.raise_end()
+            await io.read(READ_PACKETS_MAX)
+        return opened.answer()
+    finally:
+        replies.close(opened)
+
+
+class Request:
+    """A request of another client."""
+
+    def __init__(self, io: AsyncLink[Any], envelope: Envelope) -> None:
+        self._io = io
+        self._envelope = envelope
+
+    @property
+    def key(self) -> bytes:
+        """What it was published with."""
+        return self._envelope.key
+
+    @property
+    def payload(self) -> bytes:
+        return self._envelope.payload
+
+    async def reply(self, payload: bytes | str = b"") -> None:
+        """Answer it; of several answers the requester gets the first."""
+        await self._answer(payload, is_failure=False)
+
+    async def fail(self, text: str) -> None:
+        """Say why there is no answer; the requester's call raises RequestFailed."""
+        await self._answer(text, is_failure=True)
+
+    async def _answer(self, payload: bytes | str, *, is_failure: bool) -> None:
+        encoder = self._io.link.encoder
+        answer = encode_answer(self._envelope, encoder.payload(payload), is_failure=is_failure)
+        await self._io.send(encoder.publish(self._envelope.reply_key, answer))
+
+
+class RequestStream:
+    """What `Connection.requests` opens; iterating over it receives requests.
+
+    No gap is raised, as the requester learns that its request was lost; and no refusal of an
+    answer, as a requester chooses where its answer goes.
+    """
+
+    def __init__(self, io: AsyncLink[Any], queue: MessageQueue[Any]) -> None:
+        self._io = io
+        self._queue = queue
+
+    async def receive(self) -> Request:
+        """The next request. Messages that are none are passed over."""
+        await checkpoint()
+        while True:
+            while not (items := self._queue.take_many(1)):
+                self._io.link.inbox.raise_end()
+                await self._io.read(READ_PACKETS_MAX)
+            envelope = parse_request(items[0]) if isinstance(items[0], Message) else None
+            if envelope is not None:
+                return Request(self._io, envelope)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Request:
+        try:
+            return await self.receive()
+        except Disconnected:
+            if self._io.link.closed:
+                raise StopAsyncIteration from None
+            raise
+
+
+@asynccontextmanager
+async def answering(io: AsyncLink[Any], packets: list[bytes]) -> AsyncIterator[RequestStream]:
+    """Requests under the patterns of these `SUB`, within the block."""
+    async with subscribed(io, packets, io.link.new_queue("report")) as queue:
+        yield RequestStream(io, queue)

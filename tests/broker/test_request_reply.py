@@ -1,0 +1,72 @@
+"""Requests and answers over a real bus."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import anyio
+import pytest
+
+import sbus
+from tests.support.bus import Bus
+from tests.support.event_loops import on_both_event_loops
+
+TIMEOUT_S = 20.0
+
+
+async def add(
+    client: sbus.Connection[sbus.Message], *, task_status: anyio.abc.TaskStatus[None]
+) -> None:
+    """Answer with the sum of the numbers in a request."""
+    async with client.requests("sum/*") as requests:
+        task_status.started()
+        async for request in requests:
+            try:
+                numbers = map(int, request.payload.split())
+                await request.reply(str(sum(numbers)))
+            except ValueError as error:
+                await request.fail(str(error))
+
+
+@on_both_event_loops
+async def test_requests_of_several_tasks_get_their_own_answers(bus: Bus) -> None:
+    answers = {}
+
+    async def ask(client: sbus.Connection[sbus.Message], number: int) -> None:
+        answers[number] = await client.request("sum/x", f"{number} {number}")
+
+    with anyio.fail_after(TIMEOUT_S):
+        async with (
+            sbus.connect(bus.address) as server,
+            sbus.connect(bus.address) as client,
+            anyio.create_task_group() as tasks,
+        ):
+            await tasks.start(add, server)
+            async with anyio.create_task_group() as requesters:
+                for number in range(50):
+                    requesters.start_soon(ask, client, number)
+            with pytest.raises(sbus.RequestFailed, match="invalid literal"):
+                await client.request("sum/x", "one two")
+            assert client.statistics().messages == 0
+            tasks.cancel_scope.cancel()
+    assert answers == {number: str(2 * number).encode() for number in range(50)}
+
+
+@on_both_event_loops
+async def test_a_client_answers_its_own_request(bus: Bus) -> None:
+    with anyio.fail_after(TIMEOUT_S):
+        async with sbus.connect(bus.address) as client, anyio.create_task_group() as tasks:
+            await tasks.start(add, client)
+            assert await client.request("sum/1", "1 2 3") == b"6"
+            tasks.cancel_scope.cancel()
+
+
+def test_the_blocking_client_asks_and_answers(bus: Bus) -> None:
+    with (
+        sbus.blocking.connect(bus.address) as server,
+        sbus.blocking.connect(bus.address) as client,
+        server.requests("upper") as requests,
+        ThreadPoolExecutor(1) as executor,
+    ):
+        answer = executor.submit(client.request, "upper", b"abc")
+        request = requests.receive(timeout_seconds=TIMEOUT_S)
+        request.reply(request.payload.upper(), timeout_seconds=TIMEOUT_S)
+        assert answer.result(TIMEOUT_S) == b"ABC"

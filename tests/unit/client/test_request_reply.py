@@ -1,0 +1,141 @@
+"""Requests and answers with a bus of bare packets: what is sent, and what may come back."""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeAlias
+
+import pytest
+
+from sbus.client import blocking
+from sbus.errors import ConfigurationError, Disconnected, PacketRefused, RequestFailed
+from sbus.protocol.packets import Message
+from tests.unit.client.fake_bus import ANSWER, WHOAMI, FakeBus
+
+Bus: TypeAlias = blocking.Connection[Message]
+Connect: TypeAlias = Callable[..., Bus]
+TIMEOUT_S = 10.0
+SOON_S = 0.05
+
+
+def begin(bus: Bus, payload: bytes) -> "Future[bytes]":
+    """A request of another thread."""
+    executor = ThreadPoolExecutor(1)
+    future = executor.submit(bus.request, "sum", payload, timeout_seconds=TIMEOUT_S)
+    executor.shutdown(wait=False)
+    return future
+
+
+def sent(fake: FakeBus) -> tuple[bytes, bytes, bytes]:
+    """Reply key, token and body of the request that is sent."""
+    word, rest = fake.receive().split(b" ", 1)
+    key, reply_key, token, body = rest.split(b"\0", 3)
+    assert (word, key) == (b"MSG", b"sum")
+    return reply_key, token, body
+
+
+def first_sent(fake: FakeBus) -> tuple[bytes, bytes, bytes]:
+    """Likewise, of the first request of a connection, which prepares for the answers."""
+    fake.answer(WHOAMI, ANSWER)
+    subscribed = fake.receive()
+    request = sent(fake)
+    assert subscribed == b"SUB " + request[0]
+    assert request[0].startswith(b"!/cred/5/6/7/reply/")
+    return request
+
+
+def test_an_answer_ends_the_wait(fake: FakeBus, bus: Bus) -> None:
+    future = begin(bus, b"1 2")
+    reply_key, token, body = first_sent(fake)
+    assert body == b"1 2"
+    fake.send(b"MSG other\x001", b"MSG %b\0%b\0" % (reply_key, token) + b"3\x00")
+    assert future.result(TIMEOUT_S) == b"3\x00"
+    assert bus.receive() == Message(b"other", b"1")
+
+
+def test_one_subscription_serves_all_requests_of_a_connection(fake: FakeBus, bus: Bus) -> None:
+    future = begin(bus, b"1")
+    first = first_sent(fake)
+    fake.send(b"MSG %b\0%b\0a" % first[:2])
+    assert future.result(TIMEOUT_S) == b"a"
+    future = begin(bus, b"2")
+    second = sent(fake)
+    assert second[0] == first[0]
+    assert second[1] != first[1]
+    fake.send(b"MSG %b\0%b\0late" % first[:2], b"MSG %b\0%b\0b" % second[:2])
+    assert future.result(TIMEOUT_S) == b"b"
+
+
+def test_a_failure_is_raised(fake: FakeBus, bus: Bus) -> None:
+    future = begin(bus, b"x")
+    reply_key, token, _ = first_sent(fake)
+    fake.send(b"MSG %b\0%b!\0no number" % (reply_key, token))
+    with pytest.raises(RequestFailed, match=r"^no number$"):
+        future.result(TIMEOUT_S)
+
+
+def test_silence_is_a_timeout(fake: FakeBus, bus: Bus) -> None:
+    fake.send(ANSWER)
+    with pytest.raises(TimeoutError, match=r"'sum' came within 0.05 s"):
+        bus.request("sum", timeout_seconds=SOON_S)
+    reply_key, token, _ = first_sent_without_whoami(fake)
+    fake.send(b"MSG %b\0%b\0late" % (reply_key, token), ANSWER)
+    bus.sync()
+    assert bus.statistics().messages == 0
+
+
+def first_sent_without_whoami(fake: FakeBus) -> tuple[bytes, bytes, bytes]:
+    assert fake.receive() == WHOAMI
+    fake.receive()
+    return sent(fake)
+
+
+def test_the_end_of_the_bus_ends_the_wait(fake: FakeBus, bus: Bus) -> None:
+    future = begin(bus, b"1")
+    first_sent(fake)
+    fake.hang_up()
+    with pytest.raises(Disconnected):
+        future.result(TIMEOUT_S)
+
+
+def test_a_key_that_no_bus_takes_is_the_callers_mistake(fake: FakeBus, bus: Bus) -> None:
+    fake.send(ANSWER)
+    with pytest.raises(PacketRefused, match="reserved"):
+        bus.request("a/!/b", timeout_seconds=TIMEOUT_S)
+
+
+def test_the_dot_dialect_has_none(fake: FakeBus, connect: Connect) -> None:
+    with connect(fake.address, dialect="dot") as bus:
+        fake.accept()
+        with pytest.raises(ConfigurationError, match="control messages"):
+            bus.request("a")
+
+
+class TestAnswering:
+    def test_publishes_where_the_requester_listens(self, fake: FakeBus, bus: Bus) -> None:
+        fake.send(ANSWER)
+        with bus.requests("sum", "product") as requests:
+            received = [fake.receive() for _ in range(3)]
+            assert received == [b"SUB sum", b"SUB product", WHOAMI]
+            for token in (b"t1", b"t2"):
+                fake.send(b"MSG sum\0!/cred/1/2/3/reply/9\0%b\0body" % token)
+            request = requests.receive(timeout_seconds=TIMEOUT_S)
+            assert (request.key, request.payload) == (b"sum", b"body")
+            request.reply("3")
+            assert fake.receive() == b"MSG !/cred/1/2/3/reply/9\0t1\x003"
+            requests.receive(timeout_seconds=TIMEOUT_S).fail("no number")
+            assert fake.receive() == b"MSG !/cred/1/2/3/reply/9\0t2!\0no number"
+        assert [fake.receive(), fake.receive()] == [b"UNSUB sum", b"UNSUB product"]
+
+    def test_passes_over_what_is_no_request_and_over_gaps(self, fake: FakeBus, bus: Bus) -> None:
+        fake.send(ANSWER)
+        with bus.requests("sum") as requests:
+            fake.send(b"MSG sum\0plain", b"CMSG !/lost\x003")
+            fake.send(b"CMSG !/error\0not-allowed no", b"MSG sum\0!/cred/1/2/3/reply/9\0t\0x")
+            assert requests.receive(timeout_seconds=TIMEOUT_S).payload == b"x"
+            with pytest.raises(PacketRefused, match="not-allowed"):
+                bus.receive(timeout_seconds=TIMEOUT_S)
+
+    def test_has_a_timeout(self, fake: FakeBus, bus: Bus) -> None:
+        fake.send(ANSWER)
+        with bus.requests("sum") as requests, pytest.raises(TimeoutError):
+            requests.receive(timeout_seconds=SOON_S)
