@@ -1,0 +1,116 @@
+"""The verbs of `sbusctl` that ask other clients, and answer them: request and reply."""
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from sbus.cli.sbusctl.shared_options import SelectedBus, verb
+from sbus.client.replies import REQUEST_SECONDS
+from sbus.errors import PacketRefused
+from sbus.unix.standard_streams import INPUT, OUTPUT
+
+if TYPE_CHECKING:
+    from sbus.client.blocking_request_reply import Request
+
+COMMAND_SECONDS = 30.0
+
+
+@verb("sbusctl request sums/today '1 2 3'", "sbusctl request upper/x < letter.txt")
+@click.argument("key", type=os.fsencode)
+@click.argument("payload", type=os.fsencode, required=False)
+@click.option(
+    "--timeout",
+    "seconds",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    default=REQUEST_SECONDS,
+    show_default=True,
+    help="Fail if no answer has come within this time.",
+)
+def request(selected: SelectedBus, key: bytes, payload: bytes | None, seconds: float) -> None:
+    """Send a request under KEY, and print the answer.
+
+    Without PAYLOAD, that is standard input. On a terminal, bytes that could act on it are shown as
+    \\xNN. Fails with the answerer's reason if it could not do what the request asks for.
+    """
+    from sbus.cli.terminal.standard_output import write
+    from sbus.protocol.text import to_text
+
+    if payload is None:
+        with open(INPUT, "rb", closefd=False) as stream:
+            payload = stream.read()
+    with selected.connect(seconds) as bus:
+        answer = bus.request(key, payload, timeout_seconds=seconds)
+    write((to_text(answer).encode() if os.isatty(OUTPUT) else answer) + b"\n")
+
+
+@verb("sbusctl reply motd 'Nothing new.'", "sbusctl reply 'upper/*' --exec 'tr a-z A-Z'")
+@click.argument("pattern", type=os.fsencode)
+@click.argument("payload", type=os.fsencode, required=False)
+@click.option(
+    "--exec",
+    "command",
+    metavar="COMMAND",
+    help="Answer with the output of this command of the shell. Its input is the request's payload, "
+    "and SBUS_KEY its key. If it fails, the requester learns its exit status.",
+)
+@click.option(
+    "--exec-timeout",
+    "seconds",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, min_open=True),
+    default=COMMAND_SECONDS,
+    show_default=True,
+    help="Kill the command after this time; then it has failed.",
+)
+@click.option("--count", type=click.IntRange(min=1), help="End after this many requests.")
+def reply(
+    selected: SelectedBus,
+    pattern: bytes,
+    payload: bytes | None,
+    command: str | None,
+    seconds: float,
+    count: int | None,
+) -> None:
+    """Answer requests whose keys match PATTERN, one after the other.
+
+    The answer is PAYLOAD, or the output of a command.
+    """
+    if (payload is None) == (command is None):
+        raise click.UsageError("an answer is either PAYLOAD or the output of --exec")
+    answered = 0
+    with selected.connect() as bus, bus.requests(pattern) as requests:
+        while count is None or answered < count:
+            received = requests.receive()
+            if command is None:
+                received.reply(payload or b"")
+            else:
+                _answer_with_output(received, command, seconds)
+            answered += 1
+        bus.sync()
+
+
+def _answer_with_output(received: "Request", command: str, seconds: float) -> None:
+    try:
+        run = subprocess.run(
+            command,
+            shell=True,
+            input=received.payload,
+            stdout=subprocess.PIPE,
+            stderr=sys.stderr.fileno(),
+            env={**os.environb, b"SBUS_KEY": received.key},
+            timeout=seconds,
+            check=True,
+        )
+    except subprocess.CalledProcessError as error:
+        received.fail(f"the command failed with exit status {error.returncode}")
+    except subprocess.TimeoutExpired:
+        received.fail(f"the command took more than {seconds:g} s")
+    else:
+        try:
+            received.reply(run.stdout)
+        except PacketRefused as error:
+            received.fail(f"the answer is too long: {error}")

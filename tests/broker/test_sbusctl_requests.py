@@ -1,0 +1,114 @@
+"""`sbusctl request` and `reply` with a real bus."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+import sbus
+from tests.support.bus import SBUSCTL, Bus, sbusd_environment
+
+TIMEOUT_S = 20.0
+RETRY_S = 0.05
+
+
+@pytest.fixture
+def bus(shared_bus: Bus) -> Bus:
+    return shared_bus
+
+
+@contextmanager
+def replying(bus: Bus, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """`sbusctl reply WORDS`."""
+    process = subprocess.Popen(
+        [*SBUSCTL, "-a", bus.address, "reply", *words],
+        env=sbusd_environment(),
+        stderr=subprocess.PIPE,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=TIMEOUT_S)
+
+
+def publish_until_answered(bus: Bus, key: bytes) -> bytes:
+    """The answer to one of many equal requests: then somebody answers under this key."""
+    with bus.connect() as client:
+        ids = client.whoami()
+        client.sub(ids + b"/reply/1")
+        client.sock.settimeout(RETRY_S)
+        for _ in range(int(TIMEOUT_S / RETRY_S)):
+            client.pub(key, ids + b"/reply/1\0t\0long\n")
+            with suppress(TimeoutError):
+                return client.sock.recv(1_000_000)
+    raise AssertionError("nobody answers")
+
+
+def test_reply_answers_with_a_payload_and_ends_after_so_many_requests(bus: Bus) -> None:
+    with replying(bus, "motd", "nothing new", "--count", "1") as process:
+        assert publish_until_answered(bus, b"motd").endswith(b"/reply/1\0t\0nothing new")
+        assert process.wait(TIMEOUT_S) == 0
+
+
+@contextmanager
+def requesting(bus: Bus, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """`sbusctl request WORDS`."""
+    process = subprocess.Popen(
+        [*SBUSCTL, "-a", bus.address, "request", *words],
+        env=sbusd_environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=TIMEOUT_S)
+
+
+def test_request_prints_the_answer(bus: Bus) -> None:
+    with sbus.blocking.connect(bus.address) as server, server.requests("upper") as requests:
+        with requesting(bus, "upper", "a\x1b") as process:
+            request = requests.receive(timeout_seconds=TIMEOUT_S)
+            request.reply(request.payload.upper())
+            assert process.communicate(timeout=TIMEOUT_S) == (b"A\x1b\n", b"")
+        with requesting(bus, "upper") as process:
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.communicate(b"a\nb\n", timeout=RETRY_S)
+            assert requests.receive(timeout_seconds=TIMEOUT_S).payload == b"a\nb\n"
+
+
+def test_reply_answers_with_the_output_of_a_command(bus: Bus) -> None:
+    command = 'test "$SBUS_KEY" = upper/fails && exit 3; tr a-z A-Z'
+    with replying(bus, "upper/*", "--exec", command):
+        assert publish_until_answered(bus, b"upper/x").endswith(b"LONG\n")
+        result = bus.sbusctl("request", "upper/fails", "x")
+        assert result.returncode == 1
+        assert result.stderr == b"sbusctl: the command failed with exit status 3\n"
+
+
+def test_reply_says_why_a_command_has_not_answered(bus: Bus) -> None:
+    command = "read word; test $word = long && exec head -c 500000 /dev/zero; exec sleep 100"
+    with (
+        replying(bus, "slow", "--exec", command, "--exec-timeout", "1"),
+        sbus.blocking.connect(bus.address) as client,
+    ):
+        assert b"too long" in publish_until_answered(bus, b"slow")
+        with pytest.raises(sbus.RequestFailed, match="more than 1 s"):
+            client.request("slow", "sleep\n", timeout_seconds=TIMEOUT_S)
+
+
+def test_a_request_that_nobody_answers_fails_in_time(bus: Bus) -> None:
+    result = bus.sbusctl("request", "nobody", "x", "--timeout", "0.1")
+    assert result.returncode == 1
+    assert result.stderr == b"sbusctl: no answer to a request under 'nobody' came within 0.1 s\n"
+
+
+def test_an_answer_comes_from_one_place(bus: Bus) -> None:
+    for words in (("k",), ("k", "payload", "--exec", "true")):
+        result = bus.sbusctl("reply", *words)
+        assert result.returncode == 2
+        assert b"either PAYLOAD or the output of --exec" in result.stderr
