@@ -30,6 +30,7 @@ from sbus.broker.worker.machine import WorkerMachine
 from sbus.broker.worker.monitor import MessageMonitor
 from sbus.broker.worker.packet_handler import PacketHandler
 from sbus.broker.worker.poller import Poller
+from sbus.broker.worker.presence import Presence
 from sbus.broker.worker.query_handler import QueryHandler
 from sbus.broker.worker.router import Router
 from sbus.broker.worker.scheduler import Scheduler
@@ -162,7 +163,8 @@ def build_worker(context: WorkerContext, poller: Poller, tasks: trio.Nursery) ->
     subscriptions = Subscriptions(context, sequencer, router)
     fair_queue: FairQueue[Session | BacklogSender] = FairQueue()
     wait_queue = WaitQueue(sequencer.end_holding)
-    sessions = Sessions(context, subscriptions, fair_queue, wait_queue, poller)
+    presence = Presence(context, sequencer, subscriptions)
+    sessions = Sessions(context, subscriptions, fair_queue, wait_queue, poller, presence)
     packet_handler = PacketHandler(context, router, sequencer, subscriptions, sessions)
     scheduler = Scheduler(context, sequencer, packet_handler, sessions, fair_queue, wait_queue)
     query_handler = QueryHandler(context, router, sessions, wait_queue)

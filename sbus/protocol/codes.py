@@ -7,13 +7,17 @@ documentation explains each.
 from typing import Final
 
 PACKET_CODES: Final = (
+    "bad-name",
     "bad-secret-pattern",
+    "bad-will",
     "empty-packet",
     "has-descriptors",
+    "has-name",
     "key-too-deep",
     "key-too-long",
     "kicked",
     "kills-workers",
+    "name-taken",
     "no-nul",
     "not-allowed",
     "not-yours",

@@ -5,7 +5,8 @@ pattern a segment is a literal, or a literal prefix before a `*`, which matches 
 segment; a separator at the end of a pattern matches itself and everything after it. So
 `PatternPath` describes a pattern completely, and matching goes segment by segment.
 
-The only usable reserved keys are the secret ones, see `secret_keys.py`. A key never contains a NUL,
+The only reserved keys that clients publish with are the secret ones (`secret_keys.py`); they
+subscribe to presence keys as well (`presence_keys.py`). A key never contains a NUL,
 because packets are cut there.
 """
 
@@ -15,6 +16,7 @@ import msgspec
 
 from sbus.errors import Misbehaviour, Refusal
 from sbus.limits import Limits
+from sbus.protocol.presence_keys import begins_presence, check_presence_pattern
 from sbus.protocol.secret_keys import begins_secret, check_secret_pattern, is_secret_key
 
 RESERVED_SEGMENT: Final = b"!"
@@ -111,10 +113,14 @@ def check_pattern(pattern: bytes, dialect: Dialect, limits: Limits) -> None:
 
     Raises, in this order, Misbehaviour `pattern-too-long` (bytes) or `pattern-too-deep` (segments,
     including the empty one after a separator at the end), and Refusal `reserved` or, for a
-    malformed secret pattern, Misbehaviour `bad-secret-pattern`. Ids are not compared here.
+    malformed presence pattern, `bad-name`, or, for a malformed secret pattern, Misbehaviour
+    `bad-secret-pattern`. Ids are not compared here.
     """
     _check_size("pattern", pattern, dialect, limits.pattern_bytes_max, limits.pattern_segments_max)
     if not is_reserved(pattern, dialect):
+        return
+    if dialect == SLASH and begins_presence(pattern):
+        check_presence_pattern(pattern)
         return
     if dialect != SLASH or not begins_secret(pattern):
         raise _reserved("pattern")

@@ -266,6 +266,15 @@ class ClientSlot:
         self._words[_CONNECTED_AT_US] = int(connected_at * 1e6)
         self._words[_COOKIE] = cookie
 
+    def is_connected(self, number: int) -> bool:
+        """Whether the slot belongs to the connection with this number, which has not ended."""
+        return bool(self._words[_NUMBER] == number and self._words[_COOKIE])
+
+    @property
+    def number(self) -> int:
+        """Among all slots."""
+        return self.at // SLOT_WORDS
+
     def disconnect(self) -> None:
         """The slot belongs to no connection any more."""
         self._words[_COOKIE] = 0

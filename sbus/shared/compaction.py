@@ -7,7 +7,8 @@ at any instant.
 
     image = one SUBSCRIBED record for each subscription at the snapshot, with its edges,
             one more, of no client, for each interest of a worker that outlives its clients,
-            one RULE_ADDED record for each pattern with a back-pressure rule
+            one RULE_ADDED record for each pattern with a back-pressure rule,
+            one NAME_TAKEN record for each name
     new arena = image + records journalled after the snapshot, byte for byte
 """
 
@@ -43,6 +44,8 @@ class LiveTable:
         self._clients: dict[tuple[int, int], Counter[bytes]] = {}
         self._rules: dict[tuple[int, int], set[bytes]] = {}
         self._interest: dict[int, set[bytes]] = {}
+        self.names: dict[int, bytes] = {}
+        """What the record says of each client's name (`name_records`)."""
 
     def patterns(self, worker: int, client: int) -> Mapping[bytes, int]:
         """A client's patterns as they are journalled, each with its number of occurrences."""
@@ -79,6 +82,10 @@ class LiveTable:
         elif record.kind == subscription_table.CLIENT_GONE:
             self._clients.pop(owner, None)
             self._rules.pop(owner, None)
+        elif record.kind == subscription_table.NAME_TAKEN:
+            self.names[record.client] = record.pattern
+        elif record.kind == subscription_table.NAME_GIVEN_BACK:
+            self.names.pop(record.client, None)
         else:
             for gone in [key for key in self._clients if key[0] == record.worker]:
                 del self._clients[gone]
@@ -113,6 +120,8 @@ class LiveTable:
         for (worker, client), rules in self._rules.items():
             for rule in rules:
                 yield Record(subscription_table.RULE_ADDED, True, worker, client, rule)
+        for client, name in self.names.items():
+            yield Record(subscription_table.NAME_TAKEN, True, 0, client, name)
 
 
 class Compaction:

@@ -53,6 +53,11 @@ RULE_ADDED = 5
 """The client's back-pressure rule applies to this pattern, which the client has. The workers encode
 the rule in front of the pattern."""
 RULE_REMOVED = 6
+NAME_TAKEN = 7
+"""The client has a name. It has that until `NAME_GIVEN_BACK`, whichever worker serves it, and the
+worker of the record may have gone."""
+NAME_GIVEN_BACK = 8
+NAME_KINDS = (NAME_TAKEN, NAME_GIVEN_BACK)
 _END_OF = {SUBSCRIBED: UNSUBSCRIBED, RULE_ADDED: RULE_REMOVED}
 
 RECORD = struct.Struct("<IBBHQ")  # length, kind, edge, worker, client: 16 bytes
@@ -151,19 +156,10 @@ class SubscriptionTable(TableRecord):
         False, and nothing appended, when there is no room before the next compaction, or none in
         that share. Removals may use a reserve, because nothing else makes room in a full table.
         """
-        tail = words[TABLE_TAIL]
-        end = tail + len(data)
-        least = self._size // COMPACTION_GROWTH_DIVISOR
-        common = self._size - least
-        epoch = words[TABLE_EPOCH]
-        left_bytes = (self._size if frees else common) - end
-        has_room = left_bytes >= (0 if share is None else share.used_bytes(epoch))
-        has_grown = end > min(max(2 * words[TABLE_BASE], least), common)
-        if (has_grown or not has_room) and not words[COMPACTION_WANTED]:
-            words[COMPACTION_WANTED] = 1
-            self._memory.wake_front()
-        if not has_room:
+        if not self.has_room(words, len(data), share, frees=frees):
             return False
+        epoch, tail = words[TABLE_EPOCH], words[TABLE_TAIL]
+        end = tail + len(data)
         if share is not None:
             share.add(epoch, len(data))
         at = self._memory.arena_offsets[epoch & 1] + tail
@@ -176,6 +172,23 @@ class SubscriptionTable(TableRecord):
         if edge:
             words[TABLE_GENERATION] = end
         return True
+
+    def has_room(
+        self, words: memoryview, more_bytes: int, share: TableShare | None, *, frees: bool
+    ) -> bool:
+        """Whether `append` has room for so much; if not, or if the journal has grown much, it is
+        compacted."""
+        end = words[TABLE_TAIL] + more_bytes
+        least = self._size // COMPACTION_GROWTH_DIVISOR
+        common = self._size - least
+        left_bytes = (self._size if frees else common) - end
+        used_bytes = 0 if share is None else share.used_bytes(words[TABLE_EPOCH])
+        has_grown = end > min(max(2 * words[TABLE_BASE], least), common)
+        has_room = bool(left_bytes >= used_bytes)
+        if (has_grown or not has_room) and not words[COMPACTION_WANTED]:
+            words[COMPACTION_WANTED] = 1
+            self._memory.wake_front()
+        return has_room
 
     def is_full(self, words: memoryview, more_bytes: int) -> bool:
         """Whether there is no room for so much more, and the valid records fill the arena, so that
@@ -220,7 +233,8 @@ class SubscriptionTable(TableRecord):
 
     # -- without the lock ----------------------------------------------------------------------
     def read_own(self, worker: int, end: int) -> Iterator[Record]:
-        """The records of a worker, from the first one to `end`, in the arena that is read."""
+        """The records of a worker and all about names, from the first one to `end`, in the arena
+        that is read."""
         at = self._memory.arena_offsets[self.epoch & 1]
         return read_records(self._memory, at, at + end, only_of=worker)
 
@@ -272,11 +286,11 @@ class SubscriptionTable(TableRecord):
 def read_records(
     memory: SharedMemory, start: int, end: int, only_of: int | None = None
 ) -> Iterator[Record]:
-    """The records between two offsets of the map, of all workers or of one."""
+    """The records between two offsets of the map, of all workers, or of one and about names."""
     source = memory.map
     while start < end:
         length, kind, edge, worker, client = RECORD.unpack_from(source, start)
-        if only_of is None or worker == only_of:
+        if only_of is None or worker == only_of or kind in NAME_KINDS:
             pattern = source[start + RECORD.size : start + length]
             yield Record(kind, bool(edge), worker, client, pattern)
         start += length

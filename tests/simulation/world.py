@@ -22,7 +22,7 @@ import trio
 import trio.abc
 
 from sbus.broker.config.settings import BusSettings
-from sbus.broker.worker import ordinary_step, sequencer, subscriptions
+from sbus.broker.worker import ordinary_step, subscriptions, table_reader
 from sbus.shared import compaction
 from sbus.shared.shared_memory import SharedMemory
 from sbus.unix.credentials import Credentials
@@ -343,7 +343,7 @@ def _small_pieces(records: int) -> Iterator[None]:
     """The tables of simulations are small, so what is done with them piece by piece is done in
     pieces of so many records."""
     with (
-        patch.object(sequencer, "_RECORDS_PER_READ", records),
+        patch.object(table_reader, "_RECORDS_PER_READ", records),
         patch.object(subscriptions, "_RECORDS_PER_PIECE", records),
         patch.object(compaction, "STEP_RECORDS", records),
     ):

@@ -19,7 +19,8 @@ from sbus.bus_options import OPTIONS, Kind
 from sbus.errors import ClientFault, ConfigurationError
 from sbus.limits import Limits, UserLimits
 from sbus.protocol.controls import FloodControl
-from sbus.protocol.keys import Dialect, check_pattern, is_reserved, parse_pattern
+from sbus.protocol.keys import SLASH, Dialect, check_pattern, is_reserved, parse_pattern
+from sbus.protocol.presence_keys import begins_presence
 from sbus.unix.address import parse_address
 from sbus.unix.user_namespace import known_gids, known_uids
 from sbus.unix.users import Identity, group_id, user_id
@@ -196,7 +197,7 @@ def _permission(name: str) -> Permission:
 def _pattern(key: str, dialect: Dialect, limits: Limits) -> bytes:
     """A pattern as `SUB` takes it, but no secret one. Raises ConfigurationError."""
     pattern = key.encode()
-    if is_reserved(pattern, dialect):
+    if is_reserved(pattern, dialect) and not (dialect == SLASH and begins_presence(pattern)):
         text = "'!' is reserved; the keys of secret messages name their recipients"
         raise ConfigurationError(text)
     try:

@@ -12,7 +12,7 @@ import msgspec
 from sbus.errors import SbusError
 from sbus.protocol.controls import FloodControl
 
-VERSION: Final = (1, 0)
+VERSION: Final = (1, 1)
 """Major and minor."""
 PATTERNS_BYTES_MAX: Final = 48 * 1024
 """Of the patterns of a record, which has to fit a packet of a link."""
@@ -35,6 +35,8 @@ class ClientState(msgspec.Struct, frozen=True, kw_only=True):
     dropped: Mapping[str, int] = {}
     """By reason."""
     replaced: int = 0
+    name: bytes = b""
+    will: bytes = b""
 
 
 class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):

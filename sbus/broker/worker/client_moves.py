@@ -199,7 +199,7 @@ class ClientMoves:
         session.set_counted(False)
         self._sessions.arriving[session.client] = session
         self._subscriptions.add_background_steps(
-            session, self._prepare_steps(session, command.record)
+            session.uid, self._prepare_steps(session, command.record)
         )
 
     def _prepare_steps(self, session: Session, record: ClientRecord) -> Iterator[bool]:
@@ -213,7 +213,7 @@ class ClientMoves:
         except (ClientFault, UnknownVersion) as error:
             self._decline_arrival(session, error)
         else:
-            self._subscriptions.add_background_steps(session, self._settle_steps(session))
+            self._subscriptions.add_background_steps(session.uid, self._settle_steps(session))
 
     def _settle_steps(self, session: Session) -> Iterator[bool]:
         """Wait until publishers can be held back for the client, if that is needed."""

@@ -17,6 +17,8 @@ def state_of(session: Session) -> ClientState:
         delivered_bytes=outbox.delivered_bytes,
         dropped=outbox.dropped,
         replaced=outbox.replaced,
+        name=session.name,
+        will=session.will,
     )
 
 
@@ -32,6 +34,7 @@ def restore_state(session: Session, state: ClientState) -> None:
     outbox.delivered_bytes = state.delivered_bytes
     outbox.dropped.update(state.dropped)
     outbox.replaced = state.replaced
+    session.set_name(state.name, state.will)
     outbox.arrive(state.flood_control)
     session.save_settings()
     session.set_counted(True)

@@ -152,7 +152,7 @@ class CommandHandler:
             case protocol.AdoptClient():
                 self._link.send(protocol.ClientLeft(command.client, _NO_DESCRIPTORS))
             case protocol.InheritClient():
-                self._link.send(protocol.ClientLeft(command.adoption.client, _NO_DESCRIPTORS))
+                self._moves.inheritance.decline(command, _NO_DESCRIPTORS)
             case protocol.PrepareClient():
                 self._link.send(protocol.MoveDeclined(command.adoption.client, _NO_DESCRIPTORS))
             case protocol.RecordClients():

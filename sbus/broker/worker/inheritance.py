@@ -14,6 +14,9 @@ kept everything for this worker, a client with subscriptions is told that it los
     a client that was handed over to this        is served from the log entry on that hands it over,
       worker, which has not walked there         as the other worker delivered all that comes before
     journalled patterns without a client         are taken back: their client has left or moved away
+    a journalled name of a client that the       is given back, and its departure told: also of a
+      front has not any more, or of one that       client of another worker, in case that one, or
+      is disconnected here                         its predecessor, has died before it could tell
 """
 
 from collections.abc import Iterator
@@ -21,8 +24,9 @@ from contextlib import contextmanager
 
 from sbus.broker.delivery.backpressure import BackpressureRule, unpack_rule
 from sbus.broker.ipc.client_record import Departure
-from sbus.broker.ipc.worker_protocol import AdoptClient, InheritClient, TookOver
+from sbus.broker.ipc.worker_protocol import AdoptClient, ClientLeft, InheritClient, TookOver
 from sbus.broker.worker.context import WorkerContext
+from sbus.broker.worker.members import named_client
 from sbus.broker.worker.router import Router
 from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.session import Session
@@ -57,6 +61,10 @@ class _Journal:
             end = words[TABLE_TAIL]
         for record in table.read_own(context.worker, end):
             self._live.apply(record)
+        self.names = {
+            client: named_client(client, data) for client, data in self._live.names.items()
+        }
+        """Those of all clients of the bus that have one."""
         self.interest = self._live.interest(context.worker)
         """The patterns that other workers send this one messages for."""
 
@@ -100,18 +108,27 @@ class Inheritance:
         self._sessions = sessions
         self._clients: list[tuple[InheritClient, int]] = []
         """With their descriptors, until they are taken over."""
+        self._gone: set[int] = set()
+        """Clients that the predecessor has served and this worker does not."""
         self.is_awaited = True
 
     def add(self, command: InheritClient, fd: int) -> None:
         """A client to take over; `fd` belongs to this worker from now on."""
         self._clients.append((command, fd))
 
+    def decline(self, command: InheritClient, why: str) -> None:
+        """A client that cannot be taken over, for this reason."""
+        client = command.adoption.client
+        self._gone.add(client)
+        self._context.link.send(ClientLeft(client, why))
+
     def take_over(self) -> None:
         """Begin to serve, with the clients of the predecessor."""
         self.is_awaited = False
+        journal = _Journal(self._context)
         if self._clients:
             interrupted = self._sequencer.unfinished.begin(self._slots())
-            self._restore_all(_Journal(self._context), interrupted.arrivals)
+            self._restore_all(journal, interrupted.arrivals)
             for session in self._sessions:
                 self._admit_earlier_losses(session)
             with self._before_effect(interrupted.request):
@@ -120,8 +137,18 @@ class Inheritance:
                 self._go_on_with_request(session)
         else:
             self._subscriptions.start()
+        self._depart_gone(journal)
         self._context.link.send(TookOver(len(self._clients)))
         self._clients.clear()
+
+    def _depart_gone(self, journal: _Journal) -> None:
+        """Tell of the clients that have gone and have a name, in case that nobody else does."""
+        for client, named in journal.names.items():
+            is_here = self._sessions.find(client) or client in self._sessions.arriving
+            is_there = is_here or self._context.client_slots[named.slot].is_connected(client)
+            if client in self._gone or not is_there:
+                self._sessions.presence.depart_unserved(named)
+        self._gone.clear()
 
     def _slots(self) -> Iterator[ClientSlot]:
         """Of the clients that a predecessor has served."""
@@ -141,6 +168,7 @@ class Inheritance:
             if not slot.is_of(adoption.client):
                 new.append((adoption, fd))
             elif slot.is_closed:
+                self._gone.add(adoption.client)
                 self._sessions.see_off(adoption, fd, _CLOSED)
             else:
                 inherited.append(self._restore(adoption, fd, journal))
@@ -170,6 +198,8 @@ class Inheritance:
         session.outbox.wants_notices = settings.wants_notices
         session.outbox.leave()
         self._subscriptions.restore(session, journal.patterns_of(command.client))
+        if named := journal.names.get(command.client):
+            session.set_name(named.member.name, named.will)
         if rules := journal.rules_of(command.client):
             self._restore_rules(session, rules)
         self._context.memory.record_heartbeat(self._context.worker)
@@ -246,7 +276,7 @@ class Inheritance:
             return
         undo, redo = self._router.remove, self._router.add
         request = parse_client_packet(session.slot.request, self._context.dialect)
-        assert isinstance(request, Subscribe | Unsubscribe)
+        assert isinstance(request, Subscribe | Unsubscribe), "others are carried out once more"
         if isinstance(request, Unsubscribe):
             undo, redo = redo, undo
         undo(request.pattern, session.outbox)

@@ -31,11 +31,11 @@ from sbus.protocol.admin_streams import (
     Recipients,
 )
 from sbus.protocol.keys import Dialect, is_reserved, parse_pattern
+from sbus.protocol.packets import NUL
 from sbus.protocol.secret_keys import widened
 from sbus.protocol.text import to_text
 from sbus.routing.index import PatternIndex
 from sbus.routing.route_cache import RouteCache
-from sbus.shared.log_block import HAND_OVER
 from sbus.unix.peer_process import peer_program
 
 _CACHE_BYTES_MAX = 1024 * 1024
@@ -184,7 +184,7 @@ class MessageMonitor:
             shown = [
                 (number, key)
                 for number, (key, _) in zip(numbers, entries, strict=True)
-                if key != HAND_OVER and select(key) is not None
+                if NUL not in key and select(key) is not None
             ]
             if shown:
                 packet = Recipients(

@@ -19,7 +19,7 @@ from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.broker.worker.wait_queue import FOR_ROOM, Wait
 from sbus.errors import ClientFault, QuotaReached, Refusal
 from sbus.limits import UNITS_PER_SECOND
-from sbus.protocol import controls
+from sbus.protocol import controls, presence
 from sbus.protocol.keys import check_key, check_pattern
 from sbus.protocol.packets import Control, Publish, Subscribe, Unsubscribe, parse_client_packet
 from sbus.protocol.secret_keys import begins_secret
@@ -48,6 +48,7 @@ class PacketHandler:
         self._sequencer = sequencer
         self._subscriptions = subscriptions
         self._sessions = sessions
+        self._presence = sessions.presence
         self._packet_cost = context.memory.workers
         """Of a packet that is not a message, besides the time that it takes here: a subscription
         costs every worker something."""
@@ -95,13 +96,16 @@ class PacketHandler:
         return route
 
     def _refuse(self, session: Session, fault: ClientFault) -> None:
+        self._count_refusal(session, fault)
+        if session.outbox.wants_notices:
+            session.reply(controls.error_notice(fault.code, fault.text))
+
+    def _count_refusal(self, session: Session, fault: ClientFault) -> None:
         session.refused += 1
         self._statistics.record_refusal(fault.code)
         if isinstance(fault, QuotaReached):
             self._client_events.limit_reached(session, fault.limit)
         self._client_events.refused(session, fault)
-        if session.outbox.wants_notices:
-            session.reply(controls.error_notice(fault.code, fault.text))
 
     # -- packets that are not published --------------------------------------------------------
     def _carry_out(self, session: Session, packet: bytes) -> bool:
@@ -164,6 +168,8 @@ class PacketHandler:
             self._sequencer.barrier()
             session.awaits_self_service = True
             self._context.link.send(SelfServiceRequest(session.client))
+        elif key in (presence.JOIN, presence.LEAVE, presence.MEMBERS):
+            return self._reply_about_names(session, key, payload)
         elif key == controls.ECHO_ON:
             session.echo = True
             session.save_settings()
@@ -192,3 +198,25 @@ class PacketHandler:
                 BLOCKING_CLIENTS,
             )
         return self._subscriptions.is_settled(session)
+
+    def _reply_about_names(self, session: Session, key: bytes, payload: bytes) -> bool:
+        """Do what a client asks for that is about names, and reply; False when it has to wait. Its
+        reply says why it is refused, so it gets no notice."""
+        reply: bytes | None = None
+        try:
+            if key == presence.MEMBERS:
+                reply = self._presence.list_members(session, payload)
+            elif key == presence.LEAVE:
+                name = session.name
+                reply = presence.leave_reply(name) if self._presence.leave(session) else None
+            elif self._presence.join(session, *presence.parse_join(payload)):
+                reply = presence.join_reply(payload)
+        except Refusal as fault:
+            self._count_refusal(session, fault)
+            refused = key == presence.MEMBERS
+            reply = (
+                presence.members_refused(fault) if refused else presence.join_reply(payload, fault)
+            )
+        if reply is not None:
+            session.reply(reply)
+        return reply is not None

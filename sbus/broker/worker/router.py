@@ -9,7 +9,8 @@ other workers do not know whose pattern it is. So each secret recipient that is 
 whether the ids that the key names are its own. Likewise, clients to whom access rules about
 subscribing apply receive a key only if the rules allow it.
 
-One key is no client's: the log entries that hand clients over lead to this worker itself.
+Some keys are no client's: the log entries that hand clients over lead to this worker itself, and a
+NUL behind a key marks a message that only the bus publishes.
 """
 
 import time
@@ -30,10 +31,10 @@ from sbus.protocol.keys import (
     PatternPath,
     check_key,
     format_path,
-    is_reserved,
     parse_pattern,
 )
-from sbus.protocol.secret_keys import Ids, ids_of, widened
+from sbus.protocol.packets import NUL
+from sbus.protocol.secret_keys import Ids, ids_of, is_secret_key, widened
 from sbus.routing.index import PatternIndex
 from sbus.routing.route_cache import RouteCache
 from sbus.shared.log_block import HAND_OVER
@@ -49,6 +50,8 @@ from sbus.shared.subscription_table import (
 )
 
 _PATHS_REMEMBERED = 16
+_NOT_CACHED = 1 << 62
+"""The bytes of a route that is not to be cached."""
 _ROUTE_BYTES = 120
 _POINTER_BYTES = 8
 _BYTES_PER_SEGMENT = 64
@@ -186,7 +189,12 @@ class Router:
     def _look_up_uncached(self, key: bytes) -> tuple[Route, int]:
         if key == HAND_OVER:
             return Route(0, self._arrivals), _ROUTE_BYTES
+        if key.endswith(NUL):
+            return self._match(key[:-1])[0], _NOT_CACHED
         check_key(key, self._dialect, self._limits)
+        return self._match(key)
+
+    def _match(self, key: bytes) -> tuple[Route, int]:
         began_at = time.perf_counter()
         steps_before = self._index.match_steps_max
         mask, members = self._index.match_all(key)
@@ -207,7 +215,7 @@ class Router:
             recipients = [it for it in recipients if may_receive(access_rules.get(it, 0), key)]
         recipients.sort(key=_slot_at)  # see `in_flight`
         bytes_taken = _ROUTE_BYTES + _POINTER_BYTES * (len(recipients) + len(rules))
-        if is_reserved(key, self._dialect):
+        if is_secret_key(key):
             named = ids_of(key)
             meant = [rule for rule in rules if rule.may_be_meant(named)]
             return Route(mask, self._entitled(named, recipients), _by_held_user(meant)), bytes_taken

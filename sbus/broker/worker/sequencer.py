@@ -28,9 +28,11 @@ from sbus.broker.worker.log_walker import LogWalker
 from sbus.broker.worker.monitor import MessageMonitor
 from sbus.broker.worker.ordinary_step import OrdinaryStep, PythonStep, make_ordinary_step
 from sbus.broker.worker.poller import Poller
+from sbus.broker.worker.presence_steps import PresenceSteps
 from sbus.broker.worker.publish_batch import PublishBatch
 from sbus.broker.worker.router import Route, Router
 from sbus.broker.worker.session import Session
+from sbus.broker.worker.table_reader import TableReader
 from sbus.broker.worker.unfinished_work import UnfinishedWork
 from sbus.broker.worker.wait_queue import FOR_ROOM, Reason, Wait
 from sbus.shared.log_block import LogBlock
@@ -40,8 +42,6 @@ from sbus.shared.shared_memory import ALIVE, LOG_HEAD
 from sbus.shared.subscription_table import SubscriptionTable
 from sbus.shared.worker_statistics import MESSAGES_IN, ROUTE_LOOKUPS, ROUTE_MISSES
 
-_RECORDS_PER_READ = 1_000
-"""Reading them takes some 4 ms. Then other clients have turns."""
 _LOOKUP_SECONDS_MAX = 0.001
 """For looking the routes of a publish batch up again, or for stalled clients among their rules;
 what is left then is put off. Other workers may wait for the lock meanwhile."""
@@ -58,7 +58,6 @@ class Sequencer:
         self._stalls = context.stalls
         self._in_flight = context.in_flight
         self._statistics = context.statistics
-        self._operations = context.operations
         self._router = router
         self._monitor = monitor
         self._log = OrderedLog(context.memory, context.worker)
@@ -67,7 +66,12 @@ class Sequencer:
         self._python_step = PythonStep(context)
         self._step = make_ordinary_step(context, router.cache.recent, self._log, self._table)
         self._walker = LogWalker(context, router, monitor, self._log, self._step)
+        self._reader = TableReader(context, router, self._table, self._walker)
+        self.read_table = self._reader.read
         self.unfinished = UnfinishedWork(context, router, self._log, self._table, self._walker)
+        self.presence = PresenceSteps(
+            context, router, self._log, self._table, self._reader, self._walker
+        )
         self._misses_shared = 0
 
     def start(self, record: bytes = b"") -> bool:
@@ -139,16 +143,10 @@ class Sequencer:
         flight = batch.begin_flight(self._in_flight) if batch.deliveries or again else 0
         with self._lock as words:
             if not self._table.is_current(words):
-                if not (again and self._table.unread_is_small(words)):
+                if not (again and self._reader.read_rest(words)):
                     return None
-                began_at = time.perf_counter()
-                self._table.note_unread(words)
-                self._apply()
                 self._look_up_again(batch)
                 log_block = batch.log_block()
-                self._operations.record("hold", time.perf_counter() - began_at)
-                if self._table.has_unread:  # after a worker's death: too much to read here
-                    return None
             self._table.share_epoch(words)
             end = self._in_flight.note_step(words, self._walker.destined_end(words))
             woken = self._log.share_cursor(words)
@@ -351,27 +349,3 @@ class Sequencer:
         before, self._misses_shared = self._misses_shared, self._router.cache.misses
         self._statistics.counts[ROUTE_MISSES] += self._misses_shared - before
         self._statistics.share()
-
-    # -- reading what others wrote -------------------------------------------------------------
-    def read_table(self) -> bool:
-        """Read on; whether that was all that there was to read. If not, publishers wait until it
-        is, and `walk_on` is to be called again.
-
-        The route cache may forget its routes then. So this worker first walks what was published by
-        workers that may still remember theirs.
-        """
-        was_behind = self._table.has_unread
-        with self._lock as words:
-            end = self._walker.destined_end(words)
-            self._table.note_unread(words)
-        self._walker.walk_to(end)
-        self._apply()
-        if self._table.has_unread:
-            return False
-        if was_behind:
-            self._memory.wake(1 << self._worker)
-        return True
-
-    def _apply(self) -> None:
-        for record in self._table.read_changes(_RECORDS_PER_READ):
-            self._router.apply(record)

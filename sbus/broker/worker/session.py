@@ -29,6 +29,8 @@ from sbus.unix.fd_passing import has_descriptors, may_carry_descriptors
 from sbus.unix.peer_process import PeerProcess
 
 _HAS_DESCRIPTORS = "descriptors may not be attached to packets"
+_BYTES_PER_NAME = 256
+"""In every worker, besides the name and the will."""
 
 
 class Connection(msgspec.Struct, frozen=True):
@@ -49,7 +51,7 @@ class Session(SessionRecord):
         *("secret_recipient", "profile"),
         *("patterns", "rule_by_pattern", "subscriptions", "subscription_bytes", "backpressure"),
         *("awaits_self_service", "is_queued", "has_ended", "refused", "waiting_bytes"),
-        *("is_counted", "is_leaving", "revision", "slot"),
+        *("is_counted", "is_leaving", "revision", "slot", "name", "will"),
     )
 
     outbox: Outbox
@@ -88,6 +90,8 @@ class Session(SessionRecord):
         """Whether the user's account counts its subscriptions in the cells of this worker."""
         self.revision = 0
         """Changes when its patterns do, and when it gets back-pressure."""
+        self.name = self.will = b""
+        """By which others know it, and the message that it leaves; empty if there is none."""
         self.backpressure: Backpressure | None = None
         """None until the client chooses `block` and there is a place for it."""
         self.awaits_self_service = False
@@ -147,6 +151,17 @@ class Session(SessionRecord):
         self.revision += 1
         if self.is_counted:
             self._count(change, change * size_bytes)
+
+    def set_name(self, name: bytes, will: bytes) -> None:
+        """The client has this name from now on, or none, and leaves this will. A name counts as a
+        subscription."""
+        had, before_bytes = bool(self.name), name_bytes(self.name, self.will)
+        self.name, self.will = name, will
+        subscriptions, size_bytes = bool(name) - had, name_bytes(name, will) - before_bytes
+        self.subscriptions += subscriptions
+        self.subscription_bytes += size_bytes
+        if self.is_counted:
+            self._count(subscriptions, size_bytes)
 
     def set_counted(self, is_counted: bool) -> None:
         """Have the user's account count all subscriptions in the cells of this worker, or none."""
@@ -280,3 +295,8 @@ class Session(SessionRecord):
         self.waiting_bytes = size_bytes
         self.account.count(WAITING_BYTES, change)
         return change
+
+
+def name_bytes(name: bytes, will: bytes) -> int:
+    """The bytes of a name, as `client_subscription_bytes_max` counts them."""
+    return _BYTES_PER_NAME + len(name) + len(will) if name else 0

@@ -15,6 +15,7 @@ from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.departed_clients import DepartedClients
 from sbus.broker.worker.fair_queue import BacklogSender, FairQueue
 from sbus.broker.worker.poller import READABLE, WRITABLE, Poller
+from sbus.broker.worker.presence import Presence
 from sbus.broker.worker.send_buffers import SendBuffers
 from sbus.broker.worker.send_retries import SendRetries
 from sbus.broker.worker.session import Connection, Session
@@ -39,6 +40,7 @@ class Sessions:
         fair_queue: FairQueue[Session | BacklogSender],
         wait_queue: WaitQueue,
         poller: Poller,
+        presence: Presence,
     ) -> None:
         self._context = context
         self._stalls = context.stalls
@@ -48,6 +50,7 @@ class Sessions:
         self._fair_queue = fair_queue
         self._wait_queue = wait_queue
         self.poller = poller
+        self.presence = presence
         self.send_buffers = SendBuffers()
         self.departed = DepartedClients(poller, self.send_buffers, context.link)
         self.send_retries = SendRetries(context.send_times)
@@ -236,6 +239,7 @@ class Sessions:
         socket when it hears of it."""
         session.slot.close()
         session.outbox.close()
+        self.presence.depart(session, reason)
         self.end_serving(session)
         self.discard(session)
         self.departed.add(session.client, session.sock, session.account, reason, notice)

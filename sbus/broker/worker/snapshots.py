@@ -123,7 +123,9 @@ class ClientSnapshots:
     def freeze(self, command: protocol.Freeze) -> None:
         """Read from no client and send to none, but for what has its place in the order."""
         self._sessions.is_frozen = True
-        self._link.send(protocol.Done(command.number))
+        departures = self._sessions.presence.departures
+        why_not = "what tells of clients that have left waits for room" if departures else ""
+        self._link.send(protocol.Done(command.number, why_not))
 
     def fail(self, why_not: str) -> None:
         """Something that the next `Done` depends on was not possible."""
@@ -179,7 +181,11 @@ class ClientSnapshots:
         try:
             self._sequencer.barrier()
             for session in list(self._sessions):
-                if session.outbox.fault is not None:
+                if session.outbox.fault is None:
+                    continue
+                if session.name:  # that it leaves has to be told
+                    self.fail("a client with a name is to be disconnected first")
+                else:
                     self._sessions.expel(session, session.outbox.fault)
             for sessions in _pieces(list(self._sessions), _units_of):
                 append_records(memfd, (self._encode(it, self._snapshot(it)) for it in sessions))
@@ -232,7 +238,7 @@ class ClientSnapshots:
         if snapshot.patterns or snapshot.has_backpressure:
             self._preparing += 1
             steps = self._prepare_steps(session, snapshot)
-            self._subscriptions.add_background_steps(session, steps)
+            self._subscriptions.add_background_steps(session.uid, steps)
 
     def _prepare_steps(self, session: Session, snapshot: ClientSnapshot) -> Iterator[bool]:
         try:
@@ -247,7 +253,7 @@ class ClientSnapshots:
         if is_new and not self._sessions.restore_backpressure(session):
             places = self._context.settings.limits.blocking_clients_max
             self.fail(f"one worker may have {places} clients that hold publishers, and not more")
-        self._subscriptions.add_background_steps(session, self._settle_steps(session))
+        self._subscriptions.add_background_steps(session.uid, self._settle_steps(session))
 
     def _settle_steps(self, session: Session) -> Iterator[bool]:
         """Wait until publishers can be held back for the client, if that is needed."""
@@ -318,6 +324,8 @@ class ClientSnapshots:
             return
         session = self._sessions.arriving.pop(snapshot.client)
         restore_state(session, snapshot.state)
+        if not self._sessions.presence.journal_arrival(session):
+            self.fail("the table has no room for the names of all clients")
         session.received_us = snapshot.received_us
         session.restore_pending(session.packets, snapshot.unanswered)
         self._sessions.begin_serving(session)
@@ -333,7 +341,7 @@ class ClientSnapshots:
     # -- at either -----------------------------------------------------------------------------
     def thaw(self) -> None:
         """Serve all clients that are here."""
-        self._work = None  # of a hand-over that was given up
+        self._work, self._why_not = None, ""  # of a hand-over that was given up
         self._files.clear()
         self._files_read = 0
         for known in (self._described, self._prepared, self._latest):

@@ -25,7 +25,13 @@ class SubscriptionQuotas:
 
     def check(self, session: Session, pattern: bytes) -> None:
         """Raise Refusal unless a client may have one more occurrence of a pattern."""
-        size_bytes = self._router.subscription_bytes(pattern)
+        self.check_room(session, self._router.subscription_bytes(pattern))
+        path = self._router.path_of(pattern)
+        if path is not None and not path.is_literal:
+            self._check_steps(session, path)
+
+    def check_room(self, session: Session, size_bytes: int) -> None:
+        """Raise Refusal unless a client may have one more subscription of this size."""
         bytes_max = self._context.settings.limits.client_subscription_bytes_max
         if session.subscription_bytes + size_bytes > bytes_max:
             raise Refusal("too-many-patterns", "one client has no room for more subscriptions")
@@ -37,9 +43,6 @@ class SubscriptionQuotas:
                 raise QuotaReached(
                     "too-many-patterns", "your user has no room for more subscriptions", limit
                 )
-        path = self._router.path_of(pattern)
-        if path is not None and not path.is_literal:
-            self._check_steps(session, path)
 
     def _check_steps(self, session: Session, path: PatternPath) -> None:
         steps = self._shapes.get(session.account_place, _NONE).steps_of(path)

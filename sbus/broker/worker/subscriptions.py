@@ -51,7 +51,7 @@ class Subscriptions:
         self._context = context
         self._sequencer = sequencer
         self._router = router
-        self._quotas = SubscriptionQuotas(context, router)
+        self.quotas = SubscriptionQuotas(context, router)
         self._unrecorded: deque[bytes] = deque()
         """Records that wait for room in the table."""
         self._background = BackgroundSteps()
@@ -76,7 +76,7 @@ class Subscriptions:
             if begins_secret(own):
                 with suppress(Refusal):  # then its process counts as ended
                     self.watch_again(session)
-            self._quotas.count(session, own, count)
+            self.quotas.count(session, own, count)
             for _ in range(count):
                 self._router.gain_interest(shared)
                 self._router.add(own, session.outbox)
@@ -161,7 +161,7 @@ class Subscriptions:
                 raise Refusal("table-full", "the bus has no room for more subscriptions")
             return False
         for pattern in patterns:
-            self._quotas.count(session, pattern, 1)
+            self.quotas.count(session, pattern, 1)
             self._router.add(pattern, session.outbox)
         return True
 
@@ -174,7 +174,7 @@ class Subscriptions:
         """
         if begins_secret(pattern):
             self.watch_process(session, pattern)
-        self._quotas.check(session, pattern)
+        self.quotas.check(session, pattern)
         if not self.flush_records():
             return False
         shared = self._router.shared_pattern(pattern)
@@ -190,7 +190,7 @@ class Subscriptions:
             if self._sequencer.is_table_full(data):
                 raise Refusal("table-full", "the bus has no room for more subscriptions")
             return False
-        self._quotas.count(session, pattern, 1)
+        self.quotas.count(session, pattern, 1)
         self._router.add(pattern, session.outbox)
         if adds_rule:
             self._index_rule(session, pattern)
@@ -211,16 +211,16 @@ class Subscriptions:
         if not self._sequencer.journal_step(session, data, edge=edge, frees=True):
             self._router.gain_interest(shared)
             return False
-        self._quotas.count(session, pattern, -1)
+        self.quotas.count(session, pattern, -1)
         self._router.remove(pattern, session.outbox)
         if removes_rule:
             self._unindex_rule(session, pattern)
         return True
 
     # -- background steps ----------------------------------------------------------------------
-    def add_background_steps(self, session: Session, steps: Iterator[bool]) -> None:
-        """Have a change made for a client, step by step between turns."""
-        self._background.add(session.uid, steps)
+    def add_background_steps(self, uid: int, steps: Iterator[bool]) -> None:
+        """Have a change made for a client of this user, step by step between turns."""
+        self._background.add(uid, steps)
 
     def add_rule(self, session: Session) -> None:
         """Journal a client's back-pressure rule with all of its patterns, from now on. That lasts
@@ -278,7 +278,7 @@ class Subscriptions:
     def _remove(self, session: Session, pattern: bytes, count: int, *, has_left: bool) -> int:
         """Remove some occurrences of a client's pattern; returns how many. That a client has left
         is journalled already."""
-        self._quotas.count(session, pattern, -count)
+        self.quotas.count(session, pattern, -count)
         for _ in range(count):
             self._router.remove(pattern, session.outbox)
         shared = self._router.shared_pattern(pattern)

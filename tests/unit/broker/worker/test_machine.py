@@ -19,7 +19,7 @@ import pytest
 from sbus.broker.delivery import fan_out_times
 from sbus.broker.ipc.queries import ActivityQuery, ActivityReply
 from sbus.broker.ipc.worker_protocol import DisconnectClient, Quiesce, RunQuery, Stop
-from sbus.broker.worker import machine, sequencer, sessions
+from sbus.broker.worker import machine, sessions, table_reader
 from sbus.broker.worker.log_walker import LogWalker
 from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.session import Session
@@ -259,7 +259,7 @@ def test_a_client_that_is_disconnected_between_two_turns_gets_no_other_one(
 def test_a_publisher_waits_while_the_worker_reads_a_large_table_and_others_do_not(
     bus: OneProcessBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sequencer, "_RECORDS_PER_READ", 10)
+    monkeypatch.setattr(table_reader, "_RECORDS_PER_READ", 10)
     reader, another = bus.connect(1), bus.connect(1)
     for number in range(100):
         reader.send(b"SUB %d" % number)
@@ -288,7 +288,7 @@ def test_a_publisher_waits_no_longer_because_another_one_can_publish(
     bus: OneProcessBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The routes are current as soon as the last edge is read, which is before the table's end."""
-    monkeypatch.setattr(sequencer, "_RECORDS_PER_READ", 10)
+    monkeypatch.setattr(table_reader, "_RECORDS_PER_READ", 10)
     reader = bus.connect(1)
     for _ in range(100):
         reader.send(b"SUB k")

@@ -327,7 +327,7 @@ class Subscribing(RuleBasedStateMachine):
                 assert not subscriptions._rule_changes
             assert self.bus.book[BUS].use(SUBSCRIPTIONS) == 0
             assert self.bus.book[BUS].use(SUBSCRIPTION_BYTES) == 0
-            assert not any(it._quotas._shapes for it in self.bus.subscriptions)
+            assert not any(it.quotas._shapes for it in self.bus.subscriptions)
         finally:
             self.pieces.stop()
             self.bus.close()

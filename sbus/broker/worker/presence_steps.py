@@ -1,0 +1,136 @@
+"""Steps in which clients take names and give them back, each with the messages that tell of it.
+
+One critical section journals the record and appends the messages to the log. So a name is taken at
+the place of the message that tells of it: those who watch see the same members at the same place.
+This worker's own clients get these messages by the log, too. They are in no publish batch, so the
+death of a worker loses none of them.
+
+A message that only the bus may publish has a NUL behind its key in the log. No client can name such
+a key, and its route is never cached.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from sbus.broker.worker.context import WorkerContext
+from sbus.broker.worker.log_walker import LogWalker
+from sbus.broker.worker.members import Members
+from sbus.broker.worker.router import Router
+from sbus.broker.worker.table_reader import TableReader
+from sbus.shared.accounts import Account
+from sbus.shared.log_block import LogBlock, build_log_block
+from sbus.shared.ordered_log import OrderedLog
+from sbus.shared.subscription_table import Record, SubscriptionTable, encode_record
+from sbus.shared.worker_statistics import MESSAGES_IN
+
+CheckMembers = Callable[[Members], None]
+"""Raises Refusal if the members do not allow a change."""
+
+
+class NameChange(NamedTuple):
+    """A client of the user `uid` takes a name, or gives it back."""
+
+    record: Record
+    uid: int
+    account: Account
+    messages: Sequence[tuple[bytes, bytes]]
+    """Keys and packets; a key that is the bus's own ends with a NUL."""
+    is_removal: bool
+    check: CheckMembers
+
+
+class PresenceSteps:
+    """Of one worker."""
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        router: Router,
+        log: OrderedLog,
+        table: SubscriptionTable,
+        reader: TableReader,
+        walker: LogWalker,
+    ) -> None:
+        self._memory = context.memory
+        self._own_bit = 1 << context.worker
+        self._in_flight = context.in_flight
+        self._counts = context.statistics.counts
+        self._router = router
+        self._log = log
+        self._table = table
+        self._reader = reader
+        self._walker = walker
+        self.members = reader.members
+
+    def announce(self, change: NameChange) -> bool:
+        """Give a change its place in the order; False: try again when woken. Raises Refusal."""
+        placed = self._place(change)
+        while placed is None:
+            if not self._reader.read():
+                return False
+            placed = self._place(change, again=True)
+        if placed >= 0:
+            self._counts[MESSAGES_IN] += len(change.messages)
+            self._walker.walk_to(placed)
+        return placed >= 0
+
+    def _place(self, change: NameChange, *, again: bool = False) -> int | None:
+        """The critical section; returns to where the log is to be walked then. -1 when there is no
+        room, None when the routes or the members are not current."""
+        data = encode_record(change.record)
+        share = None if change.is_removal else change.account.table_share
+        log_block = self._log_block(change)
+        end, appended_for = -1, 0
+        with self._memory.lock.timed as words:
+            if not self._table.is_current(words):
+                if not (again and self._reader.read_rest(words)):
+                    return None
+                log_block = self._log_block(change)
+            change.check(self.members)
+            self._table.share_epoch(words)
+            woken = self._log.share_cursor(words)
+            if self._table.has_room(words, len(data), share, frees=change.is_removal):
+                if log_block is not None:
+                    appended_for = self._log.append(words, log_block, change.account.log_share)
+                if appended_for >= 0:
+                    self._table.append(words, data, share, edge=True, frees=change.is_removal)
+                    self.members.apply(change.record)
+                    change.account.pay_for(len(change.messages), time.monotonic_ns())
+                    end = self._in_flight.note_step(words, self._walker.destined_end(words))
+        self._memory.wake(woken | max(appended_for, 0))
+        return end
+
+    def _log_block(self, change: NameChange) -> LogBlock | None:
+        """The messages that any client receives, if there are any."""
+        entries = []
+        for key, packet in change.messages:
+            route = self._router.look_up(key)
+            mask = route.mask | (self._own_bit if route.recipients else 0)
+            if mask:
+                entries.append((mask, packet, len(key)))
+        if not entries:
+            return None
+        received_us = time.monotonic_ns() // 1000
+        return build_log_block(change.record.client, change.uid, received_us, entries)
+
+    def barrier(self) -> bool:
+        """Deliver everything that has its place before now, and have `members` be as it is there;
+        False: try again when woken."""
+        end = self._barrier()
+        while end is None:
+            if not self._reader.read():
+                return False
+            end = self._barrier(again=True)
+        self._walker.walk_to(end)
+        return True
+
+    def _barrier(self, *, again: bool = False) -> int | None:
+        with self._memory.lock.timed as words:
+            if not (self._table.is_current(words) or (again and self._reader.read_rest(words))):
+                return None
+            self._table.share_epoch(words)
+            end = self._walker.destined_end(words)
+            woken = self._log.share_cursor(words)
+        self._memory.wake(woken)
+        return end
