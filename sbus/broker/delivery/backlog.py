@@ -175,7 +175,8 @@ class Backlog:
     def follow(self, changes: BacklogRecord) -> None:
         """Have what another backlog has. This one, whose order is `queue`, has what that had before
         these changes. If these are at its ends, nothing between them is looked at."""
-        if len(changes.kept) <= 1:
+        has_gaps = any(section.gaps for section in self._sections)
+        if len(changes.kept) <= 1 and not (changes.replaced and has_gaps):
             for number, packet in changes.replaced.items():
                 self._put_at(number, packet)
             self._trim(*(changes.kept or [(0, 0)])[0])
