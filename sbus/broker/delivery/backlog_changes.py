@@ -9,7 +9,7 @@ waits. Items that are equal need not be told apart.
 from sbus.broker.delivery.backlog_section import key_of
 from sbus.broker.ipc.client_record import BacklogItem, BacklogRecord
 
-_COMPARED = 1_024
+_COMPARED_MAX = 1_024
 """Items that are compared at once, which takes some 10 ns each, and 100 ns one by one."""
 
 
@@ -51,14 +51,16 @@ def _newer(before: list[BacklogItem], at: int, now: list[BacklogItem], found: in
 def _count_same(before: list[BacklogItem], at: int, now: list[BacklogItem], found: int) -> int:
     """How many items are the same in both, from these on."""
     most = min(len(before) - at, len(now) - found)
-    same, compared = 0, _COMPARED
+    same, compared, grows = 0, 1, True
     while compared:
         start, end = at + same, found + same
         if same + compared <= most and (
             before[start : start + compared] == now[end : end + compared]
         ):
             same += compared
+            compared = min(4 * compared, _COMPARED_MAX) if grows else compared
         else:
+            grows = False
             compared //= 4
     return same
 

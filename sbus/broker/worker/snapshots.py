@@ -170,7 +170,7 @@ class ClientSnapshots:
         data = encode_snapshot(snapshot)
         self._changes[session.uid] += (
             _UNITS_PER_CHANGE * sum(map(abs, snapshot.patterns.values()))
-            + _UNITS_PER_MESSAGE * len(snapshot.backlog.items)
+            + _UNITS_PER_MESSAGE * (len(snapshot.backlog.items) + len(snapshot.backlog.replaced))
             + len(data) // _BYTES_PER_UNIT
         )
         return session.client, data

@@ -119,3 +119,25 @@ def test_messages_behind_a_gap_are_replaced() -> None:
     other.follow(changes)
     other.check_invariants()
     assert other.record() == backlog.record()
+
+
+class Compared(bytes):
+    """A message that counts how often any of them is compared with another."""
+
+    comparisons = 0
+
+    def __eq__(self, other: object) -> bool:
+        Compared.comparisons += 1
+        return bytes.__eq__(self, other)
+
+    __hash__ = bytes.__hash__
+
+
+def test_messages_that_were_all_replaced_are_not_compared_over_and_over() -> None:
+    """A client can have 65,536, and nobody is served meanwhile."""
+    before: list[BacklogItem] = [Compared(b"MSG %d\0old" % number) for number in range(5_000)]
+    now: list[BacklogItem] = [Compared(b"MSG %d\0newer" % number) for number in range(5_000)]
+    Compared.comparisons = 0
+    changes = changes_since(before, BacklogRecord(items=now), by_key=True)
+    assert len(changes.replaced) == 5_000
+    assert Compared.comparisons <= 2 * 5_000
