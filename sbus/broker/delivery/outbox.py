@@ -68,9 +68,8 @@ class Outbox(OutboxLedger):
         self.flood_control = flood_control
         """What the client has chosen."""
         self._listener = listener
-        super().__init__(
-            BoundedBacklog(flood_control.order, limits, account, statistics), account, statistics
-        )
+        backlog = BoundedBacklog(flood_control.order, limits, account, statistics)
+        super().__init__(backlog, account, statistics)
         self._backpressure: Backpressure | None = None
         """What publishers are held back by; without it `block` is `discard`."""
         self.watches_room = False
@@ -112,8 +111,7 @@ class Outbox(OutboxLedger):
 
     # -- what comes ----------------------------------------------------------------------------
     def deliver(self, packet: bytes, publisher_uid: int) -> None:
-        """Accept a message for this client. Passing the publisher's user along takes less than 1 %
-        of a delivery (5 of 620 ns)."""
+        """Accept a message for this client."""
         self.accepted += 1
         if self.is_flowing:
             try:
@@ -297,12 +295,11 @@ class Outbox(OutboxLedger):
         """Let publishers go on if this client has room for what they send."""
         if self._backpressure is None or not self._backpressure.is_stalled:
             return
-        if self.flood_control.soft is Soft.BLOCK:
+        chosen, has_room = self.flood_control, True
+        if chosen.soft is Soft.BLOCK:
             has_room = not self._backlog.messages
-        elif self.flood_control.soft is Soft.QUEUE and self.flood_control.hard is Hard.BLOCK:
+        elif chosen.soft is _QUEUE and chosen.hard is Hard.BLOCK:
             has_room = self._backlog.is_half_free()
-        else:
-            has_room = True
         if has_room:
             self._backpressure.end_stall()
 
@@ -321,7 +318,7 @@ class Outbox(OutboxLedger):
         cost = 0
         try:
             while self._backlog and cost < cost_max:
-                cost += self._backlog.index_for(cost_max - cost) or self._send_first()
+                cost += self._index(cost_max - cost) or self._send_first()
         except OSError as error:
             if self._has_more_room_after(error):
                 return cost, True
@@ -332,6 +329,13 @@ class Outbox(OutboxLedger):
         if not self.is_closed:
             self._on_backlog_sent()
         return cost, False
+
+    def _index(self, cost_max: int) -> int:
+        """Get messages ready for the order, some of which others may replace; returns the cost."""
+        if cost := self._backlog.index_for(cost_max):
+            self._share_waiting()
+            self._end_stall_if_room()
+        return cost
 
     def _on_backlog_sent(self) -> None:
         self._enter(outbox_state.BACKLOG_SENT)

@@ -5,7 +5,7 @@ next publisher is held back; messages on their way already are kept, up to the s
 """
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Protocol, cast
 
 import msgspec
 import pytest
@@ -15,8 +15,16 @@ from hypothesis import strategies as st
 from sbus.limits import Limits
 from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft
 from sbus.shared.accounts import BACKLOG_BYTES, DROPPED, HOLDING
+from sbus.shared.client_slots import ClientSlot
 from sbus.shared.shared_memory import SharedMemory
-from tests.unit.broker.delivery.outbox_peer import UID, Peer, limits, open_peers, total
+from tests.unit.broker.delivery.outbox_peer import (
+    UID,
+    UNITS_PER_TURN,
+    Peer,
+    limits,
+    open_peers,
+    total,
+)
 from tests.unit.shared.memories import open_memory
 
 KEEPING_BYTES = 64
@@ -105,6 +113,28 @@ def test_with_hard_block_a_backlog_that_overflows_holds_until_half_of_it_is_free
     assert all(stalled == (backlog > bound // 2) for backlog, _, stalled in held)
     assert {stalled for _, _, stalled in held} == {True, False}
     assert peer.read_all() == sent[-2:], "only what the socket has taken is left"
+
+
+def test_messages_that_others_replace_make_room_before_any_is_sent(
+    peers: Make, memory: SharedMemory
+) -> None:
+    """Also a successor of the worker would not count them as lost."""
+    bound = 2 * UNITS_PER_TURN
+    peer = full_peer(peers, memory, HARD_BLOCK, limits(messages=bound))
+    slot = Slot()
+    peer.outbox.use_slot(cast(ClientSlot, slot))
+    peer.deliver(*[b"MSG a\0"] * (bound + 1))
+    assert (slot.waiting, peer.backpressure.is_stalled) == (bound + 1, True)
+    peer.outbox.choose(BacklogOrder.LATEST)
+    peer.outbox.send_backlog(UNITS_PER_TURN)
+    assert peer.outbox.statistics().replaced == bound - 1
+    assert (slot.waiting, peer.backpressure.is_stalled) == (2, False)
+
+
+class Slot:
+    """What a successor of the worker would know."""
+
+    at = waiting = 0
 
 
 def drain(peer: Peer) -> list[tuple[int, int, bool]]:
