@@ -10,7 +10,8 @@ be found and dropped, and no message comes too late.
 
 A connection that a child inherited is the child's, too. If the process then executes a set-user-id
 or set-group-id program, it is another user's, and a secret that is for that program must not reach
-the child. So where a key names a process but not its user and group, the guard compares those, too.
+the child. So where a key names a process but not its user and group, the guard compares those, too:
+at the first of the process's connections that a message goes to, because that takes some 30 us.
 
 An id that the kernel could not translate belongs to nobody: it is neither named nor meant.
 """
@@ -40,40 +41,60 @@ class ProcessLifetimeGuard:
         return self.outbox.is_closed or self._process.has_ended()
 
     def deliver(self, packet: bytes, publisher_uid: int) -> None:
-        if self._is_anothers():
+        if self._is_anothers(packet):
             self.outbox.retract(packet)
         else:
             self.outbox.deliver(packet, publisher_uid)
 
     def leave_out(self, packet: bytes, publisher_uid: int) -> None:
         """Look at the process only if the message is kept: looking takes longer than delivering."""
-        if self.outbox.keeps_left_out(publisher_uid) and self._is_anothers():
+        if self.outbox.keeps_left_out(publisher_uid) and self._is_anothers(packet):
             self.outbox.retract(packet)
         else:
             self.outbox.leave_out(packet, publisher_uid)
 
-    def _is_anothers(self) -> bool:
-        """Whether the process id is not the client's any more."""
+    def _is_anothers(self, packet: bytes) -> bool:
+        """Whether the process id is not the client's any more, now that this message comes."""
         return self._process.has_ended()
+
+
+class SavedIds:
+    """The saved ids of the process that the present message is for. Of one worker."""
+
+    __slots__ = ("_found", "_packet", "_pid")
+
+    def __init__(self) -> None:
+        self._packet, self._pid = b"", 0
+        self._found: tuple[int, int] | None = None
+
+    def find(self, packet: bytes, process: PeerProcess, pid: int) -> tuple[int, int] | None:
+        """As `PeerProcess.saved_ids`, of the process with this id."""
+        if packet is not self._packet or pid != self._pid:
+            self._packet, self._pid = packet, pid
+            self._found = process.saved_ids()
+        return self._found
 
 
 class ProcessIdentityGuard(ProcessLifetimeGuard):
     """The same, for keys that do not name the user and the group of the process."""
 
-    __slots__ = ("_credentials",)
+    __slots__ = ("_credentials", "_saved_ids")
 
-    def __init__(self, outbox: Outbox, process: PeerProcess, credentials: Credentials) -> None:
+    def __init__(
+        self, outbox: Outbox, process: PeerProcess, credentials: Credentials, saved_ids: SavedIds
+    ) -> None:
         super().__init__(outbox, process)
         self._credentials = credentials
+        self._saved_ids = saved_ids
 
-    def _is_anothers(self) -> bool:
-        return self._has_changed_user() or super()._is_anothers()
+    def _is_anothers(self, packet: bytes) -> bool:
+        return self._has_changed_user(packet) or super()._is_anothers(packet)
 
-    def _has_changed_user(self) -> bool:
+    def _has_changed_user(self, packet: bytes) -> bool:
         own = self._credentials
         if own.uid == 0:
             return False  # it gave up its rights
-        saved_ids = self._process.saved_ids()
+        saved_ids = self._saved_ids.find(packet, self._process, own.pid)
         return saved_ids is not None and saved_ids != (own.gid, own.uid)
 
 
@@ -102,6 +123,10 @@ class SecretRecipient:
             (not gid or gid == own[0]) and (not uid or uid == own[1]) and (not pid or pid == own[2])
         )
 
+    def is_meant(self, ids: Ids) -> bool:
+        """The same, and a process that they name has not ended."""
+        return self.owns(ids) and not (ids[2] and self._process.has_ended())
+
     def check_ids(self, pattern: bytes) -> None:
         """Accept a secret pattern that names no id of another's.
 
@@ -126,17 +151,15 @@ class SecretRecipient:
         if ids_of(pattern)[2] and self._process.has_ended():
             raise Misbehaviour("not-yours", "the process that connected has ended")
 
-    def outbox_for(self, ids: Ids) -> Outbox | ProcessLifetimeGuard | None:
+    def outbox_for(self, ids: Ids, saved_ids: SavedIds) -> Outbox | ProcessLifetimeGuard | None:
         """What takes messages whose key names these ids; None where one of them is another's."""
-        if not self.owns(ids):
+        if not self.is_meant(ids):
             return None
         if not ids[2]:
             return self._outbox
-        if self._process.has_ended():
-            return None
         if ids[0] and ids[1]:
             return self._guard
-        return ProcessIdentityGuard(self._outbox, self._process, self._credentials)
+        return ProcessIdentityGuard(self._outbox, self._process, self._credentials, saved_ids)
 
     def close(self) -> None:
         """The client leaves."""

@@ -168,7 +168,7 @@ class QueryHandler:
             named = ids_of(key)
             if not session.secret_recipient.owns(named):
                 return "not-yours", "the key names another group, user or process"
-            if session.secret_recipient.outbox_for(named) is None:
+            if not session.secret_recipient.is_meant(named):
                 return "process-ended", "the process that connected has ended"
         return "", ""
 

@@ -23,7 +23,7 @@ from sbus.broker.config.access_policy import RuleSet
 from sbus.broker.delivery.backpressure import BackpressureRule, unpack_rule
 from sbus.broker.delivery.fan_out_times import Recipient
 from sbus.broker.delivery.outbox import Outbox
-from sbus.broker.delivery.secret_recipient import ProcessLifetimeGuard, SecretRecipient
+from sbus.broker.delivery.secret_recipient import ProcessLifetimeGuard, SavedIds, SecretRecipient
 from sbus.compiled import RouteRecord
 from sbus.limits import Limits
 from sbus.protocol.keys import (
@@ -141,6 +141,7 @@ class Router:
         self._on_entry_steps: Callable[[int], None] = lambda _: None
         self._arrivals: tuple[Recipient, ...] = ()
         self._secret_recipients: dict[Outbox, SecretRecipient] = {}
+        self._saved_ids = SavedIds()
         self._access_rules: dict[Outbox, RuleSet] = {}
         """The access rules about subscribing, for clients to whom any apply."""
         self._interest: Counter[bytes] = Counter()
@@ -234,7 +235,9 @@ class Router:
         entitled = []
         for outbox in outboxes:
             secret_recipient = self._secret_recipients.get(outbox)
-            recipient = None if secret_recipient is None else secret_recipient.outbox_for(named)
+            if secret_recipient is None:
+                continue
+            recipient = secret_recipient.outbox_for(named, self._saved_ids)
             if recipient is not None:
                 entitled.append(recipient)
         return tuple(entitled)

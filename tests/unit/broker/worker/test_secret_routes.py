@@ -21,6 +21,7 @@ from sbus.unix.user_namespace import untranslated_ids
 from tests.unit.routing.specification import matches_as_any_pattern_does
 
 ME = Credentials(gid=10, uid=20, pid=30)
+OTHER = Credentials(gid=10, uid=20, pid=31)
 
 
 class Process:
@@ -29,6 +30,7 @@ class Process:
     def __init__(self) -> None:
         self.ended = self.closed = False
         self.saved: tuple[int, int] | None = None
+        self.looks = 0
         self.failure: OSError | None = None
 
     def watch(self) -> None:
@@ -39,6 +41,7 @@ class Process:
         return self.ended
 
     def saved_ids(self) -> tuple[int, int] | None:
+        self.looks += 1
         return self.saved
 
     def close(self) -> None:
@@ -114,8 +117,9 @@ def new_router() -> Router:
 
 
 def publish(router: Router, key: bytes) -> None:
+    packet = bytes(bytearray(key))  # each message is an object of its own
     for recipient in router.look_up(key).recipients:
-        recipient.deliver(key, ME.uid)
+        recipient.deliver(packet, ME.uid)
 
 
 def secret(ids: tuple[bytes, ...], rest: bytes = b"x") -> bytes:
@@ -387,6 +391,31 @@ def test_a_process_that_runs_another_user_s_program_is_not_the_client_s(
         for ids in keys:
             publish(client.router, secret(ids))
         assert len(client.collector.take()) == delivered
+
+
+def test_a_message_to_many_connections_of_a_process_takes_one_look_at_its_ids() -> None:
+    """It takes longer than a delivery."""
+    router = new_router()
+    clients = [Client(router, credentials) for credentials in (ME, ME, ME, OTHER, OTHER)]
+    for client in clients:
+        client.sub(secret((b"", b"", b"")))
+
+    def take() -> tuple[list[int], int]:
+        received = [len(client.collector.take()) for client in clients]
+        looks = sum(client.process.looks for client in clients)
+        for client in clients:
+            client.process.looks = 0
+        return received, looks
+
+    publish(router, OF_PROCESS)
+    publish(router, OF_PROCESS)
+    assert take() == ([2, 2, 2, 0, 0], 2)
+    publish(router, secret((b"", b"", b"31")))
+    assert take() == ([0, 0, 0, 1, 1], 1)
+    for client in clients:
+        client.process.saved = (0, 0)
+    publish(router, OF_PROCESS)
+    assert take() == ([0, 0, 0, 0, 0], 1)
 
 
 def test_a_process_that_gave_up_root_s_rights_is_still_the_client_s() -> None:
