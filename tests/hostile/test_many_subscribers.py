@@ -65,7 +65,8 @@ def test_they_miss_messages_and_know_how_many(workers: int, publishers: int) -> 
         other.pub(b"a", b"from another user")
         other.sync()
         received_from_other = [b"MSG a\0from another user" in client.sync() for client in many]
-        assert sum(received_from_other) > SUBSCRIBERS // 10, "it owes nothing yet, but a burst"
+        # As many as a burst allows, which is a time; none if users owed for each other.
+        assert any(received_from_other), "this pair of users owes nothing yet"
 
 
 def test_secret_messages_to_their_process_are_left_out() -> None:
