@@ -73,7 +73,12 @@ def subscribed(
         yield queue
     finally:
         routes.close(queue)
-        soon = Deadline(REASON_SECONDS_MAX)
-        with suppress(Disconnected, TimeoutError):
-            for packet in undo:
-                io.send(packet, soon)
+        send_at_end(io, undo)
+
+
+def send_at_end(io: BlockingLink[Any], packets: list[bytes]) -> None:
+    """Send what ends a block, unless that takes too long."""
+    soon = Deadline(REASON_SECONDS_MAX)
+    with suppress(Disconnected, TimeoutError):
+        for packet in packets:
+            io.send(packet, soon)

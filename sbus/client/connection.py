@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, Unpack, overload
 
 from sbus.client.async_link import AsyncLink
 from sbus.client.inbox import InboxStatistics
+from sbus.client.last_values import joined, serve
 from sbus.client.link import Link
 from sbus.client.message_queue import Item, Losses, Lost
 from sbus.client.options import LinkOptions
 from sbus.client.replies import REQUEST_SECONDS
 from sbus.client.request_reply import RequestStream, answering, request
 from sbus.client.requests import Identity
+from sbus.client.snapshot import JOIN_SECONDS
 from sbus.client.subscription import Subscription, subscription
+from sbus.client.value_store import BYTES_MAX, KEYS_MAX, ValueStore
 from sbus.errors import Disconnected
-from sbus.protocol.packets import Message
+from sbus.protocol.packets import SUBSCRIBE_WORD, Message
 
 if TYPE_CHECKING:
     from sbus.protocol.admin_results import MeResult
@@ -206,6 +209,41 @@ class Connection(Generic[Item]):
         match one of these patterns; in force when the block begins. See `subscription`."""
         packets = list(map(self._link.encoder.subscribe, (pattern, *more)))
         return answering(self._io, packets)
+
+    # -- last values ---------------------------------------------------------------------------
+
+    def last_values(
+        self, pattern: bytes | str, *, timeout_seconds: float | None = JOIN_SECONDS
+    ) -> AbstractAsyncContextManager[Subscription[Item]]:
+        """`async with bus.last_values("lamps/") as messages`: the newest message of each key that
+        matches, and then all that follow, none missing and none twice.
+
+        A service has to keep them, see `serve_last_values`. Otherwise a stream as `subscription`
+        gives. A gap at its beginning tells how many messages the service has not kept. Raises
+        TimeoutError if none has come within `timeout_seconds`, and RequestFailed if the service
+        does not keep all that matches. ConfigurationError in the dot dialect.
+        """
+        self._link.encoder.must_have_control_messages()
+        packet = self._link.encoder.subscribe(pattern)
+        return joined(self._io, packet.removeprefix(SUBSCRIBE_WORD), timeout_seconds)
+
+    async def serve_last_values(
+        self,
+        pattern: bytes | str,
+        *more: bytes | str,
+        keys_max: int = KEYS_MAX,
+        bytes_max: int = BYTES_MAX,
+    ) -> None:
+        """Keep the newest message of each key that matches one of these patterns, from now on, for
+        clients that ask with `last_values`. Does not return.
+
+        At most `keys_max` keys, and `bytes_max` bytes of keys and payloads: beyond that, the values
+        that have not changed for the longest time are forgotten.
+        """
+        packets = map(self._link.encoder.subscribe, (pattern, *more))
+        patterns = [packet.removeprefix(SUBSCRIBE_WORD) for packet in packets]
+        store = ValueStore(patterns, self._link.dialect, keys_max=keys_max, bytes_max=bytes_max)
+        await serve(self._io, patterns, store)
 
     # -- the connection itself -----------------------------------------------------------------
 

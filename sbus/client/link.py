@@ -19,6 +19,7 @@ from sbus.client.options import LinkOptions, check_options, limits_of
 from sbus.client.packet_encoder import PacketEncoder
 from sbus.client.reconnection import Reconnection, Wait
 from sbus.client.requests import Identity, Requests, barrier_of
+from sbus.client.snapshot import Joining
 from sbus.client.sockets import BUS_ABSENT, BUS_ADVICE, connect_error, open_socket
 from sbus.errors import (
     AddressError,
@@ -31,7 +32,7 @@ from sbus.limits import Limits
 from sbus.protocol import controls
 from sbus.protocol.codes import FINAL_CODES, NOT_ADMITTED, PACKETS_LOST
 from sbus.protocol.keys import DIALECTS, SLASH
-from sbus.protocol.packets import CONTROL_WORD, NUL, encode_control
+from sbus.protocol.packets import CONTROL_WORD, NUL, SUBSCRIBE_WORD, encode_control
 from sbus.unix.address import parse_address
 from sbus.unix.default_address import default_address
 from sbus.unix.errno_sets import PEER_GONE
@@ -101,6 +102,11 @@ class Link(Generic[Item]):
             messages_max=self._queue_messages_max,
             bytes_max=self._queue_bytes_max,
         )
+
+    def new_joining(self, packet: bytes) -> Joining:
+        """A joiner of last values for the pattern of this `SUB`, as the client that this is."""
+        pattern = packet.removeprefix(SUBSCRIBE_WORD)
+        return Joining(pattern, self.identity().key, messages_max=self._queue_messages_max)
 
     # -- connecting and closing ----------------------------------------------------------------
 

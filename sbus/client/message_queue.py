@@ -33,6 +33,16 @@ class Reconnected(Lost, frozen=True):
         return ConnectionInterrupted(self.reason)
 
 
+class NotKept(Lost, frozen=True):
+    """A service of last values has not kept `count` messages of those that belong here."""
+
+    def error(self) -> MessagesLost:
+        error = MessagesLost(self.count)
+        number = "an unknown number of" if self.count is None else self.count
+        error.args = (f"the service of last values has not kept {number} messages",)
+        return error
+
+
 Item = TypeVar("Item", bound=Message | Lost)
 
 

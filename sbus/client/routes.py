@@ -46,14 +46,15 @@ class Routes:
         self._own_matches = None
 
     def open(self, packets: Iterable[bytes], queue: Queue) -> None:
-        """From now on, messages that match a pattern of one of these `SUB` go to this queue."""
+        """From now on, messages that match a pattern of one of these `SUB`, and no others, go to
+        this queue."""
         patterns = [packet[len(SUBSCRIBE_WORD) :] for packet in packets]
         self._subscriptions[id(queue)] = (compile_patterns(patterns, self._dialect), queue)
         self.are_shared = True
 
     def close(self, queue: Queue) -> None:
         """No more go there."""
-        del self._subscriptions[id(queue)]
+        self._subscriptions.pop(id(queue), None)
         queue.clear()
 
     def clear(self) -> None:

@@ -73,6 +73,11 @@ async def subscribed(
         yield queue
     finally:
         routes.close(queue)
-        with anyio.move_on_after(REASON_SECONDS_MAX, shield=True), suppress(Disconnected):
-            for packet in undo:
-                await io.send(packet)
+        await send_at_end(io, undo)
+
+
+async def send_at_end(io: AsyncLink[Any], packets: list[bytes]) -> None:
+    """Send what ends a block, also when it is cancelled, unless that takes too long."""
+    with anyio.move_on_after(REASON_SECONDS_MAX, shield=True), suppress(Disconnected):
+        for packet in packets:
+            await io.send(packet)

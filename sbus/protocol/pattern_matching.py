@@ -6,7 +6,7 @@ The bus has `sbus.routing`, which finds the patterns of many clients at once.
 import re
 from collections.abc import Callable, Iterable
 
-from sbus.protocol.keys import RESERVED_SEGMENT, Dialect, parse_pattern
+from sbus.protocol.keys import RESERVED_SEGMENT, Dialect, PatternPath, parse_pattern
 from sbus.protocol.secret_keys import widened
 
 _NOTHING = b"(?!)"
@@ -38,3 +38,21 @@ def _expression(pattern: bytes, dialect: Dialect) -> bytes:
     is_for_reserved = path.segments[:1] == (RESERVED_SEGMENT,) and not path.wildcards[0]
     guard = b"" if is_for_reserved else b"(?!!(?:%b|\\Z))" % separator
     return b"(?:%b%b)" % (guard, separator.join(texts))
+
+
+def covers(wide: PatternPath, narrow: PatternPath) -> bool:
+    """Whether `wide` matches every key that `narrow` matches. Both are of patterns that match some
+    key, and neither is reserved."""
+    if narrow.subtree and not wide.subtree:
+        return False
+    depth = len(wide.segments)
+    if len(narrow.segments) < depth + (wide.subtree and not narrow.subtree):
+        return False
+    if not wide.subtree and len(narrow.segments) > depth:
+        return False
+    return all(
+        text.startswith(outer) if star else text == outer and not narrow_star
+        for outer, star, text, narrow_star in zip(
+            wide.segments, wide.wildcards, narrow.segments, narrow.wildcards, strict=False
+        )
+    )

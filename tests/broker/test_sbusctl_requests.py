@@ -1,4 +1,4 @@
-"""`sbusctl request` and `reply` with a real bus."""
+"""`sbusctl request`, `reply` and `last-values` with a real bus."""
 
 import subprocess
 from collections.abc import Iterator
@@ -19,11 +19,13 @@ def bus(shared_bus: Bus) -> Bus:
 
 
 @contextmanager
-def replying(bus: Bus, *words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """`sbusctl reply WORDS`."""
+def running(bus: Bus, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """`sbusctl WORDS`."""
     process = subprocess.Popen(
-        [*SBUSCTL, "-a", bus.address, "reply", *words],
+        [*SBUSCTL, "-a", bus.address, *words],
         env=sbusd_environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
     try:
@@ -47,35 +49,18 @@ def publish_until_answered(bus: Bus, key: bytes) -> bytes:
 
 
 def test_reply_answers_with_a_payload_and_ends_after_so_many_requests(bus: Bus) -> None:
-    with replying(bus, "motd", "nothing new", "--count", "1") as process:
+    with running(bus, "reply", "motd", "nothing new", "--count", "1") as process:
         assert publish_until_answered(bus, b"motd").endswith(b"/reply/1\0t\0nothing new")
         assert process.wait(TIMEOUT_S) == 0
 
 
-@contextmanager
-def requesting(bus: Bus, *words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """`sbusctl request WORDS`."""
-    process = subprocess.Popen(
-        [*SBUSCTL, "-a", bus.address, "request", *words],
-        env=sbusd_environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate(timeout=TIMEOUT_S)
-
-
 def test_request_prints_the_answer(bus: Bus) -> None:
     with sbus.blocking.connect(bus.address) as server, server.requests("upper") as requests:
-        with requesting(bus, "upper", "a\x1b") as process:
+        with running(bus, "request", "upper", "a\x1b") as process:
             request = requests.receive(timeout_seconds=TIMEOUT_S)
             request.reply(request.payload.upper())
             assert process.communicate(timeout=TIMEOUT_S) == (b"A\x1b\n", b"")
-        with requesting(bus, "upper") as process:
+        with running(bus, "request", "upper") as process:
             with pytest.raises(subprocess.TimeoutExpired):
                 process.communicate(b"a\nb\n", timeout=RETRY_S)
             assert requests.receive(timeout_seconds=TIMEOUT_S).payload == b"a\nb\n"
@@ -83,7 +68,7 @@ def test_request_prints_the_answer(bus: Bus) -> None:
 
 def test_reply_answers_with_the_output_of_a_command(bus: Bus) -> None:
     command = 'test "$SBUS_KEY" = upper/fails && exit 3; tr a-z A-Z'
-    with replying(bus, "upper/*", "--exec", command):
+    with running(bus, "reply", "upper/*", "--exec", command):
         assert publish_until_answered(bus, b"upper/x").endswith(b"LONG\n")
         result = bus.sbusctl("request", "upper/fails", "x")
         assert result.returncode == 1
@@ -93,7 +78,7 @@ def test_reply_answers_with_the_output_of_a_command(bus: Bus) -> None:
 def test_reply_says_why_a_command_has_not_answered(bus: Bus) -> None:
     command = "read word; test $word = long && exec head -c 500000 /dev/zero; exec sleep 100"
     with (
-        replying(bus, "slow", "--exec", command, "--exec-timeout", "1"),
+        running(bus, "reply", "slow", "--exec", command, "--exec-timeout", "1"),
         sbus.blocking.connect(bus.address) as client,
     ):
         assert b"too long" in publish_until_answered(bus, b"slow")
@@ -112,3 +97,31 @@ def test_an_answer_comes_from_one_place(bus: Bus) -> None:
         result = bus.sbusctl("reply", *words)
         assert result.returncode == 2
         assert b"either PAYLOAD or the output of --exec" in result.stderr
+
+
+def test_sub_last_begins_with_what_last_values_has_kept(bus: Bus) -> None:
+    with (
+        running(bus, "last-values", "lamps/", "--keys-max", "2"),
+        sbus.blocking.connect(bus.address) as client,
+    ):
+        while not is_served(client):
+            pass
+        for number in range(4):
+            client.publish(f"lamps/{number % 2}", str(number))
+        client.sync(timeout_seconds=TIMEOUT_S)
+        result = bus.sbusctl("sub", "--last", "--count", "2", "lamps/*")
+        assert (result.returncode, result.stdout) == (0, b"lamps/0 2\nlamps/1 3\n")
+
+
+def is_served(client: sbus.blocking.Connection[sbus.Message]) -> bool:
+    try:
+        with client.last_values("lamps/", timeout_seconds=1):
+            return True
+    except TimeoutError:
+        return False
+
+
+def test_sub_last_takes_one_pattern(bus: Bus) -> None:
+    result = bus.sbusctl("sub", "--last", "a", "b")
+    assert result.returncode == 2
+    assert b"one PATTERN" in result.stderr

@@ -22,7 +22,7 @@ VERBS_BY_MODULE = {
     "sbus.cli.sbusctl.inspection_verbs": ("clients", "explain", "me", "subs", "users"),
     "sbus.cli.sbusctl.message_verbs": ("ping", "pub", "sub", "whoami"),
     "sbus.cli.sbusctl.metrics_verb": ("metrics",),
-    "sbus.cli.sbusctl.request_verbs": ("reply", "request"),
+    "sbus.cli.sbusctl.request_verbs": ("last-values", "reply", "request"),
     "sbus.cli.sbusctl.statistics_verbs": ("stats", "top", "version", "workers"),
     "sbus.cli.sbusctl.stream_verbs": ("events", "monitor"),
     "sbus.pipeline.cli.export": ("export",),
@@ -45,7 +45,7 @@ class _Verbs(CommandGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        verb = getattr(importlib.import_module(VERBS[cmd_name]), cmd_name)
+        verb = getattr(importlib.import_module(VERBS[cmd_name]), cmd_name.replace("-", "_"))
         assert isinstance(verb, click.Command)
         return verb
 

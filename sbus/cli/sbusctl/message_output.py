@@ -12,11 +12,10 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from sbus.cli.terminal.error_output import report_error
 from sbus.cli.terminal.standard_output import write
-from sbus.client.blocking import Connection
 from sbus.client.message_queue import Lost, Reconnected
 from sbus.errors import BusError, ConfigurationError
 from sbus.protocol.packets import Message
@@ -31,6 +30,14 @@ FIELDS = ("time", "key", "payload")
 
 Line = Callable[[Message, float], bytes]
 """The line of a message that was received at a time of `time.time`."""
+
+
+class Source(Protocol):
+    """Where messages come from: a connection, or one of its subscriptions."""
+
+    def receive_many(
+        self, limit: int, *, timeout_seconds: float | None
+    ) -> list[Message | Lost]: ...
 
 
 class Style(NamedTuple):
@@ -100,9 +107,7 @@ class Losses:
             report_error(text, command="sbusctl")
 
 
-def print_messages(
-    bus: Connection[Message | Lost], style: Style, count: int | None, seconds: float | None
-) -> bool:
+def print_messages(bus: Source, style: Style, count: int | None, seconds: float | None) -> bool:
     """Print `count` messages, or for so many `seconds`, or for ever. Returns whether none was lost;
     those that were count, too. Raises BusError if `count` messages have not come in time."""
     losses = Losses()

@@ -8,6 +8,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
@@ -98,6 +99,7 @@ def _publish_all(bus: "Connection[Message]", key: bytes, payloads: Iterable[byte
     "sbusctl sub --json '' | jq .payload",
     "sbusctl sub --raw --count 1 camera/door > photo.jpeg",
     "sbusctl sub --reconnect alarms/ >> alarms.log",
+    "sbusctl sub --last sensors/",
     'sbusctl sub jobs/ | while read -r job; do work "$job"; done',
     "sbusctl sub --format '{time} {payload}' --count 1 --timeout 5 alarms/",
 )
@@ -127,6 +129,12 @@ def _publish_all(bus: "Connection[Message]", key: bytes, payloads: Iterable[byte
     help="When the bus goes away, wait until it is back, and go on with a line that says so.",
 )
 @click.option(
+    "--last",
+    "with_last",
+    is_flag=True,
+    help="Begin with the newest message of each key, which sbusctl last-values has kept.",
+)
+@click.option(
     "--soft",
     type=click.Choice(["queue", "discard", "block", "error"]),
     help="What the bus does when output is too slow and the socket is full.  [default: block, "
@@ -152,6 +160,7 @@ def sub(
     count: int | None,
     seconds: float | None,
     reconnect: bool,
+    with_last: bool,
     soft: str | None,
     hard: str | None,
     order: str | None,
@@ -167,12 +176,14 @@ def sub(
 
     Unless output is a terminal, publishers wait for a slow reader, within the limits of their user.
     """
-    from sbus.cli.sbusctl.message_output import print_messages, style_of
+    from sbus.cli.sbusctl.message_output import Source, print_messages, style_of
 
     if form == "raw" and os.isatty(OUTPUT):
         raise click.UsageError("--raw could do anything to a terminal: send it to a file or a pipe")
     if (template and (form or timestamps)) or (form == "raw" and timestamps):
         raise click.UsageError("--format and --timestamps are for lines of text, or for JSON")
+    if with_last and len(patterns) > 1:
+        raise click.UsageError("--last takes one PATTERN")
     style = style_of(form, template, timestamps=timestamps)
     if not (soft or hard or order or os.isatty(OUTPUT)) and selected.link["dialect"] == "slash":
         soft = "block"
@@ -183,11 +194,17 @@ def sub(
                 bus.sync()
         report_hints(patterns, selected.link["dialect"])
         with warnings.catch_warnings(action="ignore", category=PatternWarning):
-            for pattern in patterns:
-                bus.subscribe(pattern)
-        bus.sync()
-        if not print_messages(bus, style, count, seconds) and count is not None:
-            sys.exit(1)
+            streams = ExitStack()
+            if with_last:
+                messages: Source = streams.enter_context(bus.last_values(patterns[0]))
+            else:
+                for pattern in patterns:
+                    bus.subscribe(pattern)
+                bus.sync()
+                messages = bus
+        with streams:
+            if not print_messages(messages, style, count, seconds) and count is not None:
+                sys.exit(1)
 
 
 # -- whoami and ping -------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The verbs of `sbusctl` that ask other clients, and answer them: request and reply."""
+"""The verbs of `sbusctl` that ask other clients, and answer them: request, reply, last-values."""
 
 import os
 import subprocess
@@ -9,6 +9,7 @@ import click
 
 from sbus.cli.sbusctl.shared_options import SelectedBus, verb
 from sbus.client.replies import REQUEST_SECONDS
+from sbus.client.value_store import BYTES_MAX, KEYS_MAX
 from sbus.errors import PacketRefused
 from sbus.unix.standard_streams import INPUT, OUTPUT
 
@@ -114,3 +115,31 @@ def _answer_with_output(received: "Request", command: str, seconds: float) -> No
             received.reply(run.stdout)
         except PacketRefused as error:
             received.fail(f"the answer is too long: {error}")
+
+
+@verb("sbusctl last-values sensors/ lamps/*/state", "sbusctl sub --last sensors/")
+@click.argument("patterns", type=os.fsencode, nargs=-1, required=True, metavar="PATTERN...")
+@click.option(
+    "--keys-max",
+    type=click.IntRange(min=1),
+    default=KEYS_MAX,
+    show_default=True,
+    help="Keys to keep.",
+)
+@click.option(
+    "--bytes-max",
+    type=click.IntRange(min=1),
+    default=BYTES_MAX,
+    show_default=True,
+    help="Bytes of keys and payloads to keep.",
+)
+def last_values(
+    selected: SelectedBus, patterns: tuple[bytes, ...], keys_max: int, bytes_max: int
+) -> None:
+    """Keep the newest message of each key that matches a PATTERN, for `sbusctl sub --last`.
+
+    Runs until it is interrupted, and knows what was published since it was started. When it keeps
+    too much, it forgets the messages that were not replaced for the longest time.
+    """
+    with selected.connect() as bus:
+        bus.serve_last_values(*patterns, keys_max=keys_max, bytes_max=bytes_max)

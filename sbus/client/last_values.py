@@ -1,0 +1,72 @@
+"""A service that keeps the newest message of each key, and joining it, for trio and asyncio."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+
+from sbus.client.async_link import AsyncLink
+from sbus.client.message_queue import MessageQueue
+from sbus.client.subscription import Subscription, send_at_end, subscribed
+from sbus.client.value_store import ValueStore
+from sbus.protocol.last_values import request_key
+from sbus.protocol.packets import encode_subscribe, undone
+
+MESSAGES_AT_ONCE = 1024
+
+
+@asynccontextmanager
+async def joined(
+    io: AsyncLink[Any], pattern: bytes, timeout_seconds: float | None
+) -> AsyncIterator[Subscription[Any]]:
+    """The last values and what follows them, within the block; see `Connection.last_values`."""
+    link = io.link
+    packet = encode_subscribe(pattern)
+    queue = link.new_queue("report")
+    messages = link.new_queue()
+    async with subscribed(io, [packet], queue):
+        with anyio.fail_after(timeout_seconds):
+            await _join(io, packet, queue, messages)
+        try:
+            yield Subscription(io, messages)
+        finally:
+            link.inbox.routes.close(messages)
+
+
+async def _join(
+    io: AsyncLink[Any], packet: bytes, queue: MessageQueue[Any], messages: MessageQueue[Any]
+) -> None:
+    """Fill the queue for the program, and have what comes after it go there."""
+    link = io.link
+    await io.ask(link.barrier)
+    joining = link.new_joining(packet)
+    own = [encode_subscribe(joining.request_key), encode_subscribe(joining.reply_key)]
+    link.inbox.routes.open([packet, *own], queue)
+    try:
+        for subscription in own:
+            await io.send(subscription)
+        while not joining.is_complete:
+            if joining.must_ask:
+                await io.send(link.encoder.publish(joining.request_key, joining.request()))
+            for item in await io.take_many(queue, MESSAGES_AT_ONCE):
+                joining.feed(item)
+        # From here to the end of the block there is no checkpoint.
+        for item in queue.take_many(len(queue) or 1):
+            joining.feed(item)
+        joining.move_to(messages)
+        link.inbox.routes.open([packet], messages)
+        link.inbox.routes.close(queue)
+    finally:
+        await send_at_end(io, [undone(subscription) for subscription in own])
+
+
+async def serve(io: AsyncLink[Any], patterns: list[bytes], store: ValueStore) -> None:
+    """Keep the newest messages and answer joiners; see `Connection.serve_last_values`."""
+    queue = io.link.new_queue("report")
+    packets = [encode_subscribe(text) for it in patterns for text in (it, request_key(it))]
+    async with subscribed(io, packets, queue):
+        while True:
+            for item in await io.take_many(queue, MESSAGES_AT_ONCE):
+                for key, payload in store.feed(item):
+                    await io.send(io.link.encoder.publish(key, payload))

@@ -1,0 +1,75 @@
+"""Last values over a real bus."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+
+import anyio
+import pytest
+
+import sbus
+from tests.broker.last_values_joiners import run
+from tests.support.bus import Bus
+from tests.support.event_loops import on_both_event_loops
+
+TIMEOUT_S = 60.0
+
+
+@on_both_event_loops
+async def test_a_joiner_gets_the_newest_of_each_key_and_all_that_follows(bus: Bus) -> None:
+    """The full measure: python -m tests.broker.last_values_joiners."""
+    with anyio.fail_after(TIMEOUT_S):
+        await run(bus, joiners=20, messages=1_000)
+
+
+@contextmanager
+def served(bus: Bus) -> Iterator[None]:
+    """A blocking client serves `a/` in another thread, and keeps two keys."""
+    server = sbus.blocking.connect(bus.address)
+    with ThreadPoolExecutor(1) as executor, suppress(sbus.Disconnected):
+        serving = executor.submit(server.serve_last_values, "a/", keys_max=2)
+        try:
+            yield
+        finally:
+            server.close()
+        serving.result(TIMEOUT_S)
+
+
+def is_served(client: sbus.blocking.Connection[sbus.Message]) -> bool:
+    try:
+        with client.last_values("a/1", timeout_seconds=1):
+            return True
+    except TimeoutError:
+        return False
+
+
+def test_the_blocking_client_serves_and_joins(bus: Bus) -> None:
+    with served(bus), sbus.blocking.connect(bus.address) as client:
+        while not is_served(client):
+            pass
+        for number in range(5):
+            client.publish(f"a/{number % 2}", str(number))
+        client.publish("b", "something else")
+        with client.last_values("a/*", timeout_seconds=TIMEOUT_S) as messages:
+            client.publish("a/3/x", "not this")
+            client.publish("a/1", "5")
+            received = [messages.receive(timeout_seconds=TIMEOUT_S) for _ in range(3)]
+        assert received == [
+            sbus.Message(b"a/1", b"3"),
+            sbus.Message(b"a/0", b"4"),
+            sbus.Message(b"a/1", b"5"),
+        ]
+        with (
+            pytest.raises(sbus.MessagesLost, match="has not kept 2 messages"),
+            client.last_values("a/", timeout_seconds=TIMEOUT_S) as messages,
+        ):
+            messages.receive(timeout_seconds=TIMEOUT_S)
+
+
+def test_without_a_service_joining_is_a_timeout(bus: Bus) -> None:
+    with (
+        sbus.blocking.connect(bus.address) as client,
+        pytest.raises(TimeoutError),
+        client.last_values("a/", timeout_seconds=0.1),
+    ):
+        raise AssertionError("there is no snapshot")
