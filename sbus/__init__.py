@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from sbus.client.message_queue import Lost, Reconnected
     from sbus.client.requests import Identity
     from sbus.protocol.packets import Message
+    from sbus.protocol.presence import Member, MemberChange
 
 __all__ = [
     "AddressError",
@@ -51,6 +52,8 @@ __all__ = [
     "InboxFull",
     "InboxStatistics",
     "Lost",
+    "Member",
+    "MemberChange",
     "Message",
     "MessagesLost",
     "MessagesUnconfirmed",
@@ -71,6 +74,8 @@ _HOMES = {
     "InboxFull": "sbus.client.inbox",
     "InboxStatistics": "sbus.client.inbox",
     "Lost": "sbus.client.message_queue",
+    "Member": "sbus.protocol.presence",
+    "MemberChange": "sbus.protocol.presence",
     "Message": "sbus.protocol.packets",
     "Reconnected": "sbus.client.message_queue",
     "connect": "sbus.client.connection",

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, Unpack, overload
 
 from sbus.client.blocking_last_values import joined, serve
 from sbus.client.blocking_link import BlockingLink, Deadline
+from sbus.client.blocking_member_watch import MemberWatch, list_members, watching
 from sbus.client.blocking_request_reply import RequestStream, answering, request
 from sbus.client.blocking_subscription import Subscription, subscription
 from sbus.client.inbox import InboxStatistics
 from sbus.client.link import Link
 from sbus.client.message_queue import Item, Losses, Lost
+from sbus.client.names import raise_refusal
 from sbus.client.options import LinkOptions
 from sbus.client.replies import REQUEST_SECONDS
 from sbus.client.requests import Identity
@@ -23,6 +25,7 @@ from sbus.client.snapshot import JOIN_SECONDS
 from sbus.client.value_store import BYTES_MAX, KEYS_MAX, ValueStore
 from sbus.errors import Disconnected
 from sbus.protocol.packets import SUBSCRIBE_WORD, Message
+from sbus.protocol.presence import Member
 
 if TYPE_CHECKING:
     from sbus.protocol.admin_results import MeResult
@@ -202,6 +205,48 @@ class Connection(Generic[Item]):
             if self._link.closed:
                 raise StopIteration from None
             raise
+
+    # -- names ---------------------------------------------------------------------------------
+
+    def join(
+        self,
+        name: bytes | str,
+        *,
+        will: tuple[bytes | str, bytes | str] | None = None,
+        timeout_seconds: float | None = None,
+    ) -> None:
+        """Take a name, by which others see this client ("Presence"). When it goes without `leave`,
+        the bus publishes the `will`, a key and a payload.
+
+        Raises PacketRefused, with the code `name-taken` if another client of this user has it. A
+        connection that was made again takes its name again; if it cannot, the next call raises
+        that. ConfigurationError in the dot dialect.
+        """
+        self._link.encoder.must_have_control_messages()
+        request = self._link.inbox.names.join(name, will)
+        self._io.ask(request, Deadline(timeout_seconds))
+        raise_refusal(request)
+
+    def leave(self, *, timeout_seconds: float | None = None) -> None:
+        """Give the name up, if this client has one. Its will is not published."""
+        self._link.encoder.must_have_control_messages()
+        self._io.ask(self._link.inbox.names.leave(), Deadline(timeout_seconds))
+
+    def members(
+        self, pattern: bytes | str = "*/*", *, timeout_seconds: float | None = None
+    ) -> list[Member]:
+        """Who has a name that matches `UID/NAME-PATTERN` ("Presence"); includes a `sync`."""
+        self._link.encoder.must_have_control_messages()
+        return list_members(self._io, pattern, Deadline(timeout_seconds))
+
+    def watch_members(
+        self, pattern: bytes | str = "*/*", *, timeout_seconds: float | None = None
+    ) -> AbstractContextManager[MemberWatch]:
+        """`with bus.watch_members("*/worker-*") as watch`: `watch.members()` are those who are
+        there, and iterating over it receives each change. Everybody who watches sees the same
+        members at the same place among the messages."""
+        self._link.encoder.must_have_control_messages()
+        return watching(self._io, pattern, Deadline(timeout_seconds))
 
     # -- requests and answers ------------------------------------------------------------------
 

@@ -11,7 +11,9 @@ from sbus.client.async_link import AsyncLink
 from sbus.client.inbox import InboxStatistics
 from sbus.client.last_values import joined, serve
 from sbus.client.link import Link
+from sbus.client.member_watch import MemberWatch, list_members, watching
 from sbus.client.message_queue import Item, Losses, Lost
+from sbus.client.names import raise_refusal
 from sbus.client.options import LinkOptions
 from sbus.client.replies import REQUEST_SECONDS
 from sbus.client.request_reply import RequestStream, answering, request
@@ -21,6 +23,7 @@ from sbus.client.subscription import Subscription, subscription
 from sbus.client.value_store import BYTES_MAX, KEYS_MAX, ValueStore
 from sbus.errors import Disconnected
 from sbus.protocol.packets import SUBSCRIBE_WORD, Message
+from sbus.protocol.presence import Member
 
 if TYPE_CHECKING:
     from sbus.protocol.admin_results import MeResult
@@ -183,6 +186,42 @@ class Connection(Generic[Item]):
             if self._link.closed:
                 raise StopAsyncIteration from None
             raise
+
+    # -- names ---------------------------------------------------------------------------------
+
+    async def join(
+        self, name: bytes | str, *, will: tuple[bytes | str, bytes | str] | None = None
+    ) -> None:
+        """Take a name, by which others see this client ("Presence"). When it goes without `leave`,
+        the bus publishes the `will`, a key and a payload.
+
+        Raises PacketRefused, with the code `name-taken` if another client of this user has it. A
+        connection that was made again takes its name again; if it cannot, the next call raises
+        that. ConfigurationError in the dot dialect.
+        """
+        self._link.encoder.must_have_control_messages()
+        request = self._link.inbox.names.join(name, will)
+        await self._io.ask(request)
+        raise_refusal(request)
+
+    async def leave(self) -> None:
+        """Give the name up, if this client has one. Its will is not published."""
+        self._link.encoder.must_have_control_messages()
+        await self._io.ask(self._link.inbox.names.leave())
+
+    async def members(self, pattern: bytes | str = "*/*") -> list[Member]:
+        """Who has a name that matches `UID/NAME-PATTERN` ("Presence"); includes a `sync`."""
+        self._link.encoder.must_have_control_messages()
+        return await list_members(self._io, pattern)
+
+    def watch_members(
+        self, pattern: bytes | str = "*/*"
+    ) -> AbstractAsyncContextManager[MemberWatch]:
+        """`async with bus.watch_members("*/worker-*") as watch`: `watch.members()` are those who
+        are there, and iterating over it receives each change. Everybody who watches sees the same
+        members at the same place among the messages."""
+        self._link.encoder.must_have_control_messages()
+        return watching(self._io, pattern)
 
     # -- requests and answers ------------------------------------------------------------------
 

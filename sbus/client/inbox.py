@@ -11,6 +11,7 @@ from typing import Generic
 import msgspec
 
 from sbus.client.message_queue import Item, Lost, MessageQueue, Reconnected
+from sbus.client.names import NameRequests
 from sbus.client.replies import Replies
 from sbus.client.requests import Barrier, MeRequests
 from sbus.client.routes import Routes
@@ -21,7 +22,7 @@ from sbus.errors import (
     PacketRefused,
     ProtocolViolation,
 )
-from sbus.protocol import controls
+from sbus.protocol import controls, presence
 from sbus.protocol.codes import LAST_CODES, PACKETS_LOST
 from sbus.protocol.keys import SLASH, Dialect
 from sbus.protocol.packets import ControlMessage, parse_server_packet
@@ -58,6 +59,7 @@ class Inbox(Generic[Item]):
         """For what the connection itself receives."""
         self.routes = Routes(own, dialect)
         self.me = MeRequests()
+        self.names = NameRequests()
         self.mend_lost_packets: Callable[[], bool] = lambda: False
         """The bus has lost packets of this client; returns whether that is not to be raised."""
         self.note_mark: Callable[[bytes], None] = lambda token: None
@@ -152,6 +154,8 @@ class Inbox(Generic[Item]):
             self._barrier.replied(control.payload)
         elif control.key == controls.ME:
             self.me.replied(control.payload)
+        elif control.key in presence.REQUESTS:
+            self._feed_name_reply(control.payload)
         elif control.key == controls.SYNC:
             self.note_mark(control.payload)
         elif control.key == controls.LOST:
@@ -160,6 +164,13 @@ class Inbox(Generic[Item]):
             self._feed_refusal(control.payload.decode(errors="backslashreplace"))
         else:
             self._controls_ignored += 1
+
+    def _feed_name_reply(self, payload: bytes) -> None:
+        refused = self.names.refused_again(payload)
+        if refused is not None:
+            self._packets_refused += 1
+            self._note_refusal(refused.code, refused.text)
+        self.names.replied(payload)
 
     def _feed_gap(self, gap: Lost) -> None:
         self._gaps += 1
@@ -174,6 +185,9 @@ class Inbox(Generic[Item]):
         self._packets_refused += 1
         if code == PACKETS_LOST and self.mend_lost_packets():
             return
+        self._note_refusal(code, text)
+
+    def _note_refusal(self, code: str, text: str) -> None:
         if self._refusal is None:
             self._refusal = (code, text)
         else:

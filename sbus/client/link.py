@@ -81,8 +81,9 @@ class Link(Generic[Item]):
         self.inbox.note_mark = self._on_mark
         self._mark = b""
         """The token of the last request that tells which replies will not come."""
-        self._marked = (0, 0)
-        """The newest barrier and the newest `me` before it."""
+        self._requests = (self.barrier, self.inbox.me, self.inbox.names)
+        self._marked = (0, 0, 0)
+        """The newest of each kind before it."""
         self.is_mark_due = False
         """It could not be sent yet: try to read again soon."""
         self._sockaddr = parse_address(self.address).sockaddr()
@@ -175,6 +176,8 @@ class Link(Generic[Item]):
         while not self.connect_nowait():
             yield from self._wait(CONNECT_RETRY_SECONDS)
         request = self.barrier.encode()
+        if reconnection.repeats_name_request:
+            self.inbox.names.sent_again()
         yield from self._send_again([*reconnection.settings(), request])
         ticket = self.barrier.sent(request)
         while not (self._has_ended or self.barrier.is_settled(ticket)):
@@ -223,8 +226,8 @@ class Link(Generic[Item]):
         self._abandon_requests()
 
     def _abandon_requests(self) -> None:
-        self.barrier.abandon_all()
-        self.inbox.me.abandon_all()
+        for requests in self._requests:
+            requests.abandon_all()
 
     def _can_mend(self, code: str | None) -> bool:
         """Whether to connect again after an end with this code."""
@@ -343,7 +346,7 @@ class Link(Generic[Item]):
             if self._reconnection.has_unconfirmed_changes():
                 self._lose(f"{reason} ({PACKETS_LOST})")
                 return True
-        elif self.barrier.has_open or self.inbox.me.has_open:
+        elif any(requests.has_open for requests in self._requests):
             self.interruptions += 1
             self._mark = b"%d" % self.interruptions
             self.is_mark_due = True
@@ -356,11 +359,12 @@ class Link(Generic[Item]):
         with suppress(BrokenPipeError):  # the end of the connection will be read
             if self._send(encode_control(controls.SYNC, self._mark)):
                 self.is_mark_due = False
-                self._marked = (self.barrier.newest, self.inbox.me.newest)
+                barrier, me, names = self._requests
+                self._marked = (barrier.newest, me.newest, names.newest)
 
     def _on_mark(self, token: bytes) -> None:
         if token == self._mark:
-            for requests, ticket in zip((self.barrier, self.inbox.me), self._marked, strict=True):
+            for requests, ticket in zip(self._requests, self._marked, strict=True):
                 requests.settle(ticket)
 
     def _on_end(self) -> None:

@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 from sbus.client.requests import Barrier
 from sbus.client.routes import spelling
-from sbus.protocol import controls
+from sbus.protocol import controls, presence
 from sbus.protocol.packets import (
     CONTROL_WORD,
     NUL,
@@ -31,10 +31,14 @@ Wait = float | Literal["readable"]
 
 DELAY_SECONDS_MIN = 0.05
 DELAY_SECONDS_MAX = 2.0
+_NAMES: Final = presence.JOIN.rpartition(b"/")[0]
+"""The kind of joins and leaves."""
 LASTING_SECONDS = 5.0
 """After so long a connection counts as good."""
 
-_SETTINGS: Final = controls.CLIENT_CONTROLS - {controls.WHOAMI, controls.ME, controls.SYNC}
+_SETTINGS: Final = controls.CLIENT_CONTROLS - {
+    *(controls.WHOAMI, controls.ME, controls.SYNC, presence.MEMBERS)
+}
 
 
 class Reconnection:
@@ -45,7 +49,8 @@ class Reconnection:
         self._clock = clock
         self._sync_key = barrier.echo_key
         self._settings: dict[bytes, bytes] = {}
-        """The newest packet of each kind, which is the key without its last segment."""
+        """The newest packet of each kind, which is the key without its last segment. So a join and
+        a leave are of one kind."""
         self._patterns: Counter[bytes] = Counter()
         self._published = 0
         """Messages on the present connection."""
@@ -83,6 +88,11 @@ class Reconnection:
     def settings(self) -> list[bytes]:
         """The packets that make the settings again; the first one is that of a new connection."""
         return [self._barrier.greeting, *self._settings.values()]
+
+    @property
+    def repeats_name_request(self) -> bool:
+        """Whether one of the settings is a request about a name, which the bus replies to."""
+        return _NAMES in self._settings
 
     def subscriptions(self) -> list[bytes]:
         """The packets that subscribe again."""

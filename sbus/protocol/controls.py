@@ -10,7 +10,7 @@ import msgspec
 
 from sbus.protocol.codes import END_TEXTS
 from sbus.protocol.packets import encode_control
-from sbus.protocol.presence import JOIN, LEAVE, MEMBERS
+from sbus.protocol.presence import REQUESTS
 
 WHOAMI: Final = b"!/cred/whoami"
 """A client requests its credentials; the reply has the same key and is the barrier of `sync`."""
@@ -71,10 +71,10 @@ FLOOD_CONTROLS: Final[dict[bytes, Soft | Hard | BacklogOrder]] = {
 """The choice that each of these control keys makes; the last one counts."""
 
 CLIENT_CONTROLS: Final = frozenset(
-    {WHOAMI, ME, SYNC, JOIN, LEAVE, MEMBERS, ECHO_ON, ECHO_OFF, NOTICES_ON, *FLOOD_CONTROLS}
+    {WHOAMI, ME, SYNC, *REQUESTS, ECHO_ON, ECHO_OFF, NOTICES_ON, *FLOOD_CONTROLS}
 )
 """Control keys of clients; any other is ignored and counted. Payloads are ignored, but for the
-token of `SYNC`, and those of `JOIN` and `MEMBERS`."""
+token of `SYNC`, and those of requests about names."""
 
 LOST: Final = b"!/lost"
 """Notice: messages for this client were dropped; their number in decimal, or `?`."""

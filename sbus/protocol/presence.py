@@ -19,6 +19,7 @@ from sbus.protocol.presence_keys import NAME_BYTES_MAX, PRESENCE, check_name
 JOIN: Final = b"!/join"
 LEAVE: Final = b"!/leave"
 MEMBERS: Final = b"!/members"
+REQUESTS: Final = frozenset({JOIN, LEAVE, MEMBERS})
 WILL_BYTES_MAX: Final = 4_096
 """Of key, NUL and payload: every worker has a copy in the subscription table."""
 MEMBERS_BYTES_MAX: Final = 32_768

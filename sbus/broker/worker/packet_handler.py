@@ -168,7 +168,7 @@ class PacketHandler:
             self._sequencer.barrier()
             session.awaits_self_service = True
             self._context.link.send(SelfServiceRequest(session.client))
-        elif key in (presence.JOIN, presence.LEAVE, presence.MEMBERS):
+        elif key in presence.REQUESTS:
             return self._reply_about_names(session, key, payload)
         elif key == controls.ECHO_ON:
             session.echo = True

@@ -121,11 +121,14 @@ class ClientSnapshots:
         self._changes.clear()
 
     def freeze(self, command: protocol.Freeze) -> None:
-        """Read from no client and send to none, but for what has its place in the order."""
+        """Read from no client and send to none, but for what has its place in the order, and for
+        what tells of clients that have gone."""
         self._sessions.is_frozen = True
-        departures = self._sessions.presence.departures
-        why_not = "what tells of clients that have left waits for room" if departures else ""
-        self._link.send(protocol.Done(command.number, why_not))
+        self._begin(command.number, self._wait_for_departures())
+
+    def _wait_for_departures(self) -> Iterator[bool]:
+        while self._sessions.presence.departures:
+            yield False
 
     def fail(self, why_not: str) -> None:
         """Something that the next `Done` depends on was not possible."""

@@ -22,6 +22,7 @@ VERBS_BY_MODULE = {
     "sbus.cli.sbusctl.inspection_verbs": ("clients", "explain", "me", "subs", "users"),
     "sbus.cli.sbusctl.message_verbs": ("ping", "pub", "sub", "whoami"),
     "sbus.cli.sbusctl.metrics_verb": ("metrics",),
+    "sbus.cli.sbusctl.presence_verbs": ("members",),
     "sbus.cli.sbusctl.request_verbs": ("last-values", "reply", "request"),
     "sbus.cli.sbusctl.statistics_verbs": ("stats", "top", "version", "workers"),
     "sbus.cli.sbusctl.stream_verbs": ("events", "monitor"),

@@ -45,11 +45,15 @@ class AsyncClient:
         return partial(self._call, getattr(self._bus, name))
 
     def _call(
-        self, method: Callable[..., Any], *arguments: object, timeout_seconds: float | None = None
+        self,
+        method: Callable[..., Any],
+        *arguments: object,
+        timeout_seconds: float | None = None,
+        **options: object,
     ) -> Any:
         async def call() -> Any:
             with anyio.fail_after(math.inf if timeout_seconds is None else timeout_seconds):
-                return await method(*arguments)
+                return await method(*arguments, **options)
 
         return self._portal.call(call)
 
