@@ -86,6 +86,8 @@ def test_an_upgraded_bus_has_the_names_of_the_one_before(tmp_path: Path) -> None
         with clients_on_each(bus, 2, 2) as ((member, another), (watcher, _)):
             assert join(member, b"a", b"will\0of a") == ""
             assert join(another, b"b", b"will\0of b") == ""
+            for publisher in (member, another):  # so that the new workers read the table at once
+                publisher.pub(b"before", b"")
             watch(watcher)
             for _ in range(2):
                 upgrade(bus)

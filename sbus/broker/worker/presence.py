@@ -157,7 +157,10 @@ class Presence:
         if not session.name:
             return True
         record = _named(session, session.name, session.will).taken(self._context.worker)
-        return self._sequencer.journal(encode_record(record), frees=True)
+        if not self._sequencer.journal(encode_record(record), frees=True):
+            return False
+        self._steps.members.apply(record)  # a worker does not read what it has journalled itself
+        return True
 
 
 def _named(session: Session, name: bytes, will: bytes) -> NamedClient:
