@@ -76,7 +76,7 @@ class Reconnection:
             self._patterns[spelling(packet[len(SUBSCRIBE_WORD) :])] += 1
         elif packet.startswith(UNSUBSCRIBE_WORD):
             self._forget(spelling(packet[len(UNSUBSCRIBE_WORD) :]))
-        elif (key := packet[len(CONTROL_WORD) :].partition(NUL)[0]) in _SETTINGS:
+        elif _is_setting(key := packet[len(CONTROL_WORD) :].partition(NUL)[0]):
             self._settings[key.rpartition(b"/")[0]] = packet
 
     def _forget(self, pattern: bytes) -> None:
@@ -133,3 +133,7 @@ class Reconnection:
         longest = self._delay_seconds
         self._delay_seconds = min(2 * longest, DELAY_SECONDS_MAX)
         return random.uniform(longest / 2, longest)
+
+
+def _is_setting(key: bytes) -> bool:
+    return key in _SETTINGS or controls.flood_choice(key) is not None

@@ -167,6 +167,8 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
     soft: str
     hard: str
     order: str
+    age_ms_max: int = 0
+    """After which messages in its backlog are dropped; 0 if there is no limit."""
     stalled: bool
     """It has no room, and its publishers are held back."""
     waits_for: Literal["", "room", "rate", "stall"]

@@ -51,10 +51,11 @@ END_TEXTS: Final = {
 """Why the bus ends the connections of all clients, or of a worker's, by code; the text is for
 people."""
 
-DROP_REASONS: Final = ("soft", "hard", "quota", "unheld", "fan-out")
+DROP_REASONS: Final = ("soft", "hard", "quota", "unheld", "fan-out", "age")
 """Why a message is dropped. Its client is slow: by its soft policy; by its hard policy; because its
 user's backlog quota is used up; because its publisher may not be held back for it. Or its user's
-clients together take too much of a busy worker's time for others' messages."""
+clients together take too much of a busy worker's time for others' messages. Or the message has
+waited longer than its client wants."""
 
 NOT_ADMITTED: Final = "not-admitted"
 """A connection is refused, and will be as long as the bus has the same configuration."""

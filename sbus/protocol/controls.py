@@ -3,6 +3,7 @@
 The dot dialect has no control messages (docs/protocol.md, "Control messages" and "Notices").
 """
 
+import re
 from enum import Enum
 from typing import Final
 
@@ -56,25 +57,57 @@ class BacklogOrder(Enum):
 
 
 class FloodControl(msgspec.Struct, frozen=True, kw_only=True):
-    """The three choices of a client for messages that are delivered to it."""
+    """The choices of a client for messages that are delivered to it."""
 
     soft: Soft = Soft.QUEUE
     hard: Hard = Hard.DISCARD
     order: BacklogOrder = BacklogOrder.QUEUE
+    age_ms_max: int = 0
+    """For how long a message may wait in the backlog; 0 is no limit."""
+
+    @property
+    def may_hold_publishers(self) -> bool:
+        """Whether publishers are to be held back in some case."""
+        return self.soft is Soft.BLOCK or self.hard is Hard.BLOCK
+
+    @property
+    def needs_sorting(self) -> bool:
+        """Whether messages are sent in another order than that in which they came or the reverse,
+        or some are not sent."""
+        return self.order in (BacklogOrder.RANDOM, BacklogOrder.LATEST) or self.age_ms_max > 0
+
+    @property
+    def wants_fresh(self) -> bool:
+        """Whether a message that waits may be replaced, or become too old."""
+        return self.order is BacklogOrder.LATEST or self.age_ms_max > 0
 
 
-FLOOD_CONTROLS: Final[dict[bytes, Soft | Hard | BacklogOrder]] = {
+FloodChoice = Soft | Hard | BacklogOrder | int
+"""One of them; a number is `age_ms_max`."""
+AGE_MS_MAX: Final = 86_400_000
+
+FLOOD_CONTROLS: Final[dict[bytes, FloodChoice]] = {
     **{b"blocking/soft/" + soft.value.encode(): soft for soft in Soft},
     **{b"blocking/hard/" + hard.value.encode(): hard for hard in Hard},
     **{b"order/" + order.value.encode(): order for order in BacklogOrder},
 }
 """The choice that each of these control keys makes; the last one counts."""
+_AGE = re.compile(rb"age/(0|[1-9][0-9]{0,7})")
 
 CLIENT_CONTROLS: Final = frozenset(
     {WHOAMI, ME, SYNC, *REQUESTS, ECHO_ON, ECHO_OFF, NOTICES_ON, *FLOOD_CONTROLS}
 )
-"""Control keys of clients; any other is ignored and counted. Payloads are ignored, but for the
-token of `SYNC`, and those of requests about names."""
+"""Control keys of clients, besides those with an age; any other is ignored and counted. Payloads
+are ignored, but for the token of `SYNC`, and those of requests about names."""
+
+
+def flood_choice(key: bytes) -> FloodChoice | None:
+    """The choice that a control key makes, if it makes one; the last one counts."""
+    choice = FLOOD_CONTROLS.get(key)
+    if choice is None and (age := _AGE.fullmatch(key)) and int(age[1]) <= AGE_MS_MAX:
+        return int(age[1])
+    return choice
+
 
 LOST: Final = b"!/lost"
 """Notice: messages for this client were dropped; their number in decimal, or `?`."""

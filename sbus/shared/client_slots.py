@@ -77,6 +77,8 @@ _WANTS_NOTICES = 4
 _CHOICES_SHIFT = 3
 _CHOICE_BITS = 2
 _WORKER_SHIFT = 16
+_WORKER_MASK = (1 << 16) - 1
+_AGE_SHIFT = 32
 _SOFT, _HARD, _ORDER = tuple(Soft), tuple(Hard), tuple(BacklogOrder)
 
 
@@ -141,7 +143,7 @@ class ClientSlot:
     @property
     def worker(self) -> int:
         """The one that has served the client last."""
-        return int(self._words[_SETTINGS] >> _WORKER_SHIFT)
+        return int(self._words[_SETTINGS] >> _WORKER_SHIFT & _WORKER_MASK)
 
     @property
     def pending(self) -> int:
@@ -303,6 +305,7 @@ def _packed(settings: ClientSettings) -> int:
     chosen = settings.flood_control
     choices = (_SOFT.index(chosen.soft), _HARD.index(chosen.hard), _ORDER.index(chosen.order))
     word = _ECHO * settings.echo | _WANTS_NOTICES * settings.wants_notices
+    word |= chosen.age_ms_max << _AGE_SHIFT
     for position, choice in enumerate(choices):
         word |= choice << (_CHOICES_SHIFT + position * _CHOICE_BITS)
     return word
@@ -313,5 +316,8 @@ def _unpacked(word: int) -> ClientSettings:
         word >> (_CHOICES_SHIFT + position * _CHOICE_BITS) & ((1 << _CHOICE_BITS) - 1)
         for position in range(3)
     )
-    chosen = FloodControl(soft=_SOFT[soft], hard=_HARD[hard], order=_ORDER[order])
+    age_ms_max = word >> _AGE_SHIFT
+    chosen = FloodControl(
+        soft=_SOFT[soft], hard=_HARD[hard], order=_ORDER[order], age_ms_max=age_ms_max
+    )
     return ClientSettings(bool(word & _ECHO), bool(word & _WANTS_NOTICES), chosen)

@@ -18,6 +18,7 @@ from tests.broker.death_pauses import measure_pause
 from tests.broker.deaths_campaign import run_campaign
 from tests.support.admin import administer
 from tests.support.bus import Bus, running_bus, wait_until_gone
+from tests.support.choices import CHOICES
 from tests.support.flood import limit_options
 from tests.support.processes import (
     clients_on_each,
@@ -115,7 +116,7 @@ def test_subscriptions_stay(tmp_path: Path) -> None:
 
 def test_settings_stay(tmp_path: Path) -> None:
     with running_bus(tmp_path, workers=2) as bus, clients_on_each(bus, 2) as ((stays,), (other,)):
-        for choice in (b"echo/off", b"!/notices/on", b"blocking/soft/discard", b"order/stack"):
+        for choice in CHOICES:
             stays.control(choice)
         stays.sub(b"k")
         stays.whoami()
@@ -129,7 +130,7 @@ def test_settings_stay(tmp_path: Path) -> None:
         with administer(bus) as admin:
             activity = admin.ask("clients")["clients"][0]["activity"]
         assert (activity["soft"], activity["hard"]) == ("discard", "discard")
-        assert activity["order"] == "stack"
+        assert (activity["order"], activity["age_ms_max"]) == ("stack", 86_400_000)
 
 
 def test_messages_of_other_workers_arrive_behind_the_death(tmp_path: Path) -> None:

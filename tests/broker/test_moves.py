@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.admin import Admin, administer
 from tests.support.bus import Bus, running_bus
+from tests.support.choices import CHOICES
 from tests.support.flood import limit_options
 from tests.support.moves import clients_moving, move
 from tests.support.processes import (
@@ -74,7 +75,7 @@ def test_subscriptions_move_with_their_client(bus: Bus, admin: Admin) -> None:
 
 def test_choices_move_with_their_client(bus: Bus, admin: Admin) -> None:
     with clients_on_each(bus, 2) as ((moves,), (stays,)):
-        for choice in (b"echo/off", b"!/notices/on", b"blocking/soft/discard", b"order/stack"):
+        for choice in CHOICES:
             moves.control(choice)
         moves.sub(b"k")
         moves.whoami()
@@ -82,6 +83,7 @@ def test_choices_move_with_their_client(bus: Bus, admin: Admin) -> None:
         activity = client_of(admin, 1)["activity"]
         assert isinstance(activity, dict)
         assert (activity["soft"], activity["order"]) == ("discard", "stack")
+        assert activity["age_ms_max"] == 86_400_000
         moves.pub(b"k", b"no echo")
         moves.send(b"MSG !/reserved\0")
         (notice,) = moves.sync()

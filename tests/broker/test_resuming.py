@@ -15,6 +15,7 @@ from sbus.limits import Limits
 from sbus.shared.shared_memory import LAYOUT_VERSION
 from tests.support.admin import administer
 from tests.support.bus import RUN_AS_SELF, Bus, wait_until_gone
+from tests.support.choices import CHOICES
 from tests.support.descriptor_store import StoringManager, needs_refusal, storing_manager
 from tests.support.flood import LOST, message
 from tests.support.processes import fork_server_pid, kill_at_once, several_clients
@@ -126,7 +127,7 @@ def test_choices_go_on(manager: StoringManager, end: Callable[[Bus], None]) -> N
     with ExitStack() as stack:
         with manager.bus() as bus:
             chooser, other = stack.enter_context(several_clients(bus, 2))
-            for choice in (b"echo/off", b"!/notices/on", b"blocking/soft/discard", b"order/stack"):
+            for choice in CHOICES:
                 chooser.control(choice)
             chooser.sub(b"k")
             chooser.whoami()
@@ -142,6 +143,7 @@ def test_choices_go_on(manager: StoringManager, end: Callable[[Bus], None]) -> N
         with administer(bus) as admin:
             (activity, _) = [one["activity"] for one in admin.ask("clients")["clients"]]
         assert (activity["soft"], activity["order"]) == ("discard", "stack")
+        assert activity["age_ms_max"] == 86_400_000
 
 
 @every_way

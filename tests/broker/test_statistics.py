@@ -20,7 +20,7 @@ from tests.support.processes import (
 from tests.support.threads import wait_until
 
 WORKERS = 3
-NOTHING_DISCARDED = {"soft": 0, "hard": 0, "quota": 0, "unheld": 0, "fan-out": 0}
+NOTHING_DISCARDED = {"soft": 0, "hard": 0, "quota": 0, "unheld": 0, "fan-out": 0, "age": 0}
 
 
 def assert_balanced(traffic: dict[str, Any]) -> None:

@@ -27,6 +27,7 @@ from tests.support.bus import (
     wait_for_end_of_output,
     wait_until_gone,
 )
+from tests.support.choices import CHOICES
 from tests.support.daemon import daemon_in, end, exchange, launch
 from tests.support.flood import LOST, ask, message, send_until_held, wait_until_received
 from tests.support.processes import several_clients, worker_pids
@@ -124,7 +125,7 @@ def test_fewer_workers_do_not_take_over_if_they_may_not_watch_as_many_processes(
 
 def test_choices_go_on(bus: Bus) -> None:
     with several_clients(bus, 2) as (chooser, other):
-        for choice in (b"echo/off", b"!/notices/on", b"blocking/soft/discard", b"order/stack"):
+        for choice in CHOICES:
             chooser.control(choice)
         chooser.sub(b"k")
         chooser.whoami()
@@ -132,6 +133,7 @@ def test_choices_go_on(bus: Bus) -> None:
         with administer(bus) as admin:
             (activity, _) = [one["activity"] for one in admin.ask("clients")["clients"]]
         assert (activity["soft"], activity["order"]) == ("discard", "stack")
+        assert activity["age_ms_max"] == 86_400_000
         chooser.pub(b"k", b"no echo")
         chooser.send(b"MSG !/reserved\0")
         (notice,) = chooser.sync()

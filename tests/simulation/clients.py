@@ -95,6 +95,8 @@ class SimulatedClient:
         self.subscriptions: list[Subscription] = []
         self.echo: bool | None = True
         """None if packets were lost since it was chosen."""
+        self.wants_latest = False
+        """In its backlog, a newer message of the same key takes the place of an older one."""
         self.lost = 0
         """Messages that the bus says it has lost."""
         self.notices: list[int] = []

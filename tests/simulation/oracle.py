@@ -2,11 +2,12 @@
 
 order      one order of all messages agrees with what everybody received, with the order in
            which each client published, and with causes: what a client had received when it
-           published comes before
+           published comes before; of a client with `order/latest`, for each key by itself
 once       nobody receives a message twice
 secrecy    nobody receives what no pattern of its matches
 ledger     received + lost = sent, for each subscriber, where "lost" is what it was told; at each
-           death one send may count as not made: that of a message, or of a notice of losses
+           death one send may count as not made: that of a message, or of a notice of losses. With
+           `order/latest`, all but the last message of a key may be missing that it was not told of
 place      what is missing before a message was admitted before that message
 """
 
@@ -42,9 +43,17 @@ def check_order(clients: Iterable[SimulatedClient]) -> None:
         received = [it.message for it in client.received]
         twice = [it for it, count in Counter(received).items() if count > 1]
         assert not twice, f"client {client.number} received {_names(twice)} twice"
-        for before, after in pairwise(received):
-            add(before, after)
+        for chain in _by_key(received) if client.wants_latest else [received]:
+            for before, after in pairwise(chain):
+                add(before, after)
     _check_acyclic(behind, waits_for)
+
+
+def _by_key(messages: Iterable[Message]) -> list[list[Message]]:
+    found: dict[bytes, list[Message]] = {}
+    for message in messages:
+        found.setdefault(message.key, []).append(message)
+    return list(found.values())
 
 
 def _check_acyclic(behind: dict[Message, list[Message]], waits_for: Counter[Message]) -> None:
@@ -130,6 +139,8 @@ class Ledger:
         missing = [message for message in self._placed if message not in received]
         certain = client.certain_subscriptions()
         must = [it for it in missing if self._is_due(client, it, _must_cause, certain)]
+        if client.wants_latest:
+            must = self._not_replaced(client, must, received)
         may = [it for it in missing if self._is_due(client, it, _may_cause, client.subscriptions)]
         assert len(must) <= client.lost + self._unprocessed, (
             f"client {client.number} misses {_names(must)}, and was told of {client.lost}"
@@ -137,6 +148,18 @@ class Ledger:
         if self._is_exact:
             self._check_places(client, set(must))
         return sends_in_doubt(client.lost - len(may), client.notices)
+
+    def _not_replaced(
+        self, client: SimulatedClient, missing: list[Message], received: set[Message]
+    ) -> list[Message]:
+        """Those of these messages that no later one of the same key may have replaced."""
+        if self._is_exact:
+            causes = client.subscriptions
+            due = [it for it in self._placed if self._is_due(client, it, _may_cause, causes)]
+            last = {message.key: message for message in due}
+            return [it for it in missing if it is last[it.key]]
+        keys = {message.key for message in received}
+        return [it for it in {it.key: it for it in missing}.values() if it.key not in keys]
 
     def _is_due(
         self,

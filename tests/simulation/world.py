@@ -41,6 +41,8 @@ OPEN_CHOICES = (
     b"blocking/soft/discard",
     b"blocking/soft/block",
     b"blocking/hard/block",
+    b"order/latest",
+    b"age/1",
 )
 UIDS = (1000, 1001)
 SETTLE_ROUNDS_MAX = 20_000
@@ -202,7 +204,8 @@ class World:
         if self.chance.random() < 0.3:
             client.echo = not client.control(b"echo/off")
         if self.chance.random() < 0.5:
-            client.control(self.chance.choice(OPEN_CHOICES))
+            choice = self.chance.choice(OPEN_CHOICES)
+            client.wants_latest = client.control(choice) and choice == b"order/latest"
         for _ in range(self.chance.randint(1, 2)):
             client.subscribe(self._pattern(client))
         client.request()

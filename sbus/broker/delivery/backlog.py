@@ -23,6 +23,9 @@ comes first, and so does what was missing when such an order was chosen.
 A change of order costs nothing, so a client may flip it as it likes. What `random` and `latest`
 need to find messages by size or by key is made in pieces, by turns in which they could be sent;
 with `latest` also by each message that comes. It lasts until they are sent.
+
+Of an `AgingMessage` is known when it came. One that is too old is dropped where it is the next or
+the oldest.
 """
 
 from collections import deque
@@ -30,7 +33,12 @@ from collections import deque
 import msgspec
 
 from sbus.broker.delivery.backlog_changes import apply_changes
-from sbus.broker.delivery.backlog_section import ControlMessage, Section
+from sbus.broker.delivery.backlog_section import (
+    AGING_BYTES,
+    AgingMessage,
+    ControlMessage,
+    Section,
+)
 from sbus.broker.ipc.client_record import BacklogItem, BacklogRecord
 from sbus.protocol.controls import BacklogOrder
 
@@ -105,9 +113,9 @@ class Backlog:
 
     # -- what goes -----------------------------------------------------------------------------
     @property
-    def index_bytes(self) -> int:
-        """What finding messages by size and by key takes."""
-        return sum(section.index_bytes for section in self._sections)
+    def overhead_bytes(self) -> int:
+        """What the order and the ages of messages take besides these."""
+        return sum(section.overhead_bytes for section in self._sections)
 
     @property
     def unindexed(self) -> int:
@@ -149,14 +157,30 @@ class Backlog:
         elif section.gaps and section.gap_is_due():
             self.in_gaps -= section.gaps.popleft()[1]
         elif len(section):
-            packet = section.pop_first(self._order)
-            self.messages -= 1
-            self.bytes -= len(packet)
-            return packet
+            return self._pop_message(section, self._order)
         else:
             assert section.control is not None, "nothing waits"
             self._sections.popleft()
         return None
+
+    def _pop_message(self, section: Section, order: BacklogOrder) -> bytes:
+        packet = section.pop_first(order)
+        self.messages -= 1
+        self.bytes -= len(packet)
+        if section.overhead_bytes:
+            section.forget_age(packet)
+        return packet
+
+    def drop_first(self, section: Section, order: BacklogOrder) -> bytes:
+        """Remove the message that is the first of a section in some order, which is missing from
+        now on. What stands before it there is missing, too."""
+        packet = self._pop_message(section, order)
+        self.in_gaps += 1
+        if self._order is _QUEUE:
+            section.record_first_dropped()
+        else:
+            self._missing += 1
+        return packet
 
     def clear(self) -> None:
         """Remove everything."""
@@ -190,6 +214,7 @@ class Backlog:
         for item in items:
             if isinstance(item, bytes):
                 self.append(item)
+                self._sections[-1].note_age(item)
             elif isinstance(item, int):
                 self.record_drops(item)
             else:
@@ -200,6 +225,8 @@ class Backlog:
         for section in self._sections:
             if number < len(section.row):
                 self.bytes += len(packet) - len(section.row[number])
+                section.forget_age(section.row[number])
+                section.note_age(packet)
                 section.row[number] = packet
                 break
             number -= len(section.row) + 1
@@ -219,8 +246,10 @@ class Backlog:
         if section.gaps and section.gaps[-1][0] == section.sent + len(section):
             self.in_gaps -= section.gaps.pop()[1]
         elif section.row:
+            packet = section.row.pop()
             self.messages -= 1
-            self.bytes -= len(section.row.pop())
+            self.bytes -= len(packet)
+            section.forget_age(packet)
         else:
             self._sections.pop()
             self._sections[-1].control = None
@@ -230,6 +259,8 @@ class Backlog:
         packets = [packet for section in self._sections for packet in section]
         assert self.messages == len(packets)
         assert self.bytes == sum(map(len, packets))
+        aging = sum(type(packet) is AgingMessage for packet in packets)
+        assert self.overhead_bytes >= AGING_BYTES * aging
         gaps = [count for section in self._sections for _, count in section.gaps]
         assert self.in_gaps == self._missing + sum(gaps)
         assert [section.control is None for section in self._sections] == (

@@ -27,12 +27,31 @@ _RANDOM, _LATEST = BacklogOrder.RANDOM, BacklogOrder.LATEST
 _KEY_AT = len(PUBLISH_WORD)
 _INDEX_BYTES = 192
 """What it takes to have a message sorted by size or found by its key, which is kept once more."""
+AGING_BYTES = 256
+"""What it takes to know when a message came."""
 
 
 class ControlMessage(msgspec.Struct, frozen=True):
     """A control message, at its place."""
 
     packet: bytes
+
+
+class AgingMessage(bytes):
+    """A message of which is known when it came, by CLOCK_MONOTONIC."""
+
+    came_ms: int
+
+
+def aging(packet: bytes, came_ms: int) -> AgingMessage:
+    message = AgingMessage(packet)
+    message.came_ms = came_ms
+    return message
+
+
+def age_bytes(packet: bytes) -> int:
+    """What the age of a message takes besides it."""
+    return AGING_BYTES if type(packet) is AgingMessage else 0
 
 
 def key_of(packet: bytes) -> bytes:
@@ -79,14 +98,14 @@ class _SortedMessages:
 class Section:
     """Messages and gaps between two control messages, and the one that ends it."""
 
-    __slots__ = ("control", "gaps", "index_bytes", "newest", "row", "sent", "sorted")
+    __slots__ = ("control", "gaps", "newest", "overhead_bytes", "row", "sent", "sorted")
 
     def __init__(self) -> None:
         self.sorted = _SortedMessages()
         self.newest: OrderedDict[bytes, bytes] = OrderedDict()
         self.row: deque[bytes] = deque()
-        self.index_bytes = 0
-        """What the first two parts take besides the messages."""
+        self.overhead_bytes = 0
+        """What the first two parts, and the ages of messages, take besides these."""
         self.sent = 0
         self.gaps: deque[list[int]] = deque()
         """Each as how many messages of this section are sent before it, and its count."""
@@ -96,7 +115,7 @@ class Section:
         return len(self.sorted) + len(self.newest) + len(self.row)
 
     def __iter__(self) -> Iterator[bytes]:
-        if not self.index_bytes:
+        if not self.overhead_bytes:
             return iter(self.row)
         return chain(self.sorted, self.newest.values(), self.row)
 
@@ -129,7 +148,7 @@ class Section:
         if order is _RANDOM:
             for _ in range(count):
                 self.sorted.append(self._pop_oldest())
-            self.index_bytes += _INDEX_BYTES * count
+            self.overhead_bytes += _INDEX_BYTES * count
             return []
         packets = [self.row.popleft() for _ in range(count)]
         return [old for packet in packets if (old := self._put(packet)) is not None]
@@ -139,7 +158,9 @@ class Section:
         old = self.newest.get(key)
         self.newest[key] = packet
         if old is None:
-            self.index_bytes += _INDEX_BYTES + len(key)
+            self.overhead_bytes += _INDEX_BYTES + len(key)
+        else:
+            self.forget_age(old)
         return old
 
     def replaceable(self, packet: bytes) -> bytes | None:
@@ -148,7 +169,19 @@ class Section:
 
     def replace(self, packet: bytes) -> None:
         """Have this message in the place of that one."""
-        self.newest[key_of(packet)] = packet
+        key = key_of(packet)
+        self.forget_age(self.newest[key])
+        self.note_age(packet)
+        self.newest[key] = packet
+
+    # -- ages ----------------------------------------------------------------------------------
+    def note_age(self, packet: bytes) -> None:
+        """The message is among these; it may be one of known age."""
+        self.overhead_bytes += age_bytes(packet)
+
+    def forget_age(self, packet: bytes) -> None:
+        """It is not any more."""
+        self.overhead_bytes -= age_bytes(packet)
 
     # -- what is sent next ---------------------------------------------------------------------
     def first(self, order: BacklogOrder) -> bytes:
@@ -178,19 +211,26 @@ class Section:
 
     def _pop_newest(self, *, last: bool) -> bytes:
         key, packet = self.newest.popitem(last)
-        self.index_bytes -= _INDEX_BYTES + len(key)
+        self.overhead_bytes -= _INDEX_BYTES + len(key)
         if not self.newest:
             self.newest = OrderedDict()  # an emptied one keeps its memory
         return packet
 
     def _pop_sorted(self, order: BacklogOrder) -> bytes:
-        self.index_bytes -= _INDEX_BYTES
+        self.overhead_bytes -= _INDEX_BYTES
         packet = self.sorted.pop_first(order)
         if not self.sorted:
             self.sorted = _SortedMessages()  # likewise
         return packet
 
     # -- gaps ----------------------------------------------------------------------------------
+    def record_first_dropped(self) -> None:
+        """The message that was popped last, the oldest one, is missing."""
+        count = 1
+        while self.gaps and self.gaps[0][0] <= self.sent:
+            count += self.gaps.popleft()[1]
+        self.gaps.appendleft([self.sent, count])
+
     def record_drops(self, count: int) -> None:
         position = self.sent + len(self)
         if self.gaps and self.gaps[-1][0] == position:

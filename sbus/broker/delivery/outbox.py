@@ -9,9 +9,10 @@ already had their place in the total order: the *overshoot*, of at most the size
 message whose publisher may not be held is dropped. Publishers go on when, with soft `block`, no
 message waits, and with hard `block`, half of the backlog is free.
 
-A dropped message is counted, leaves a gap in the backlog, and becomes a `!/lost` notice there.
-No policy concerns control messages. They wait behind what was accepted before them, and are few:
-the session reads no further packet of a client that has one waiting.
+A dropped message is counted, leaves a gap in the backlog, and becomes a `!/lost` notice there. One
+that is too old is dropped when it would be sent, or when there is no room for another one. No
+policy concerns control messages. They wait behind what was accepted before them, and are few: a
+client that has one waiting is not read.
 
     publishers are held  ⇒  an overshoot waits, or the backlog is more than half full
 
@@ -34,16 +35,15 @@ from sbus.broker.delivery.outbox_listener import OutboxListener
 from sbus.broker.delivery.send_times import TimedSocket
 from sbus.errors import Misbehaviour
 from sbus.limits import BYTES_PER_UNIT, Limits
-from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft, lost_notice
+from sbus.protocol import controls
+from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft
 from sbus.shared.accounts import Account
 from sbus.shared.worker_statistics import WorkerStatistics
 
 _COST_PER_PACKET = 2
 """Sending one from a backlog takes twice as long as delivering it at once."""
-_QUEUE, _LATEST = Soft.QUEUE, BacklogOrder.LATEST
-"""Under names of this module's own, because looking a member up costs more than using it."""
-_FIELDS = {Soft: "soft", Hard: "hard", BacklogOrder: "order"}
-"""Of `FloodControl`."""
+_QUEUE = Soft.QUEUE  # looking a member up costs more than using it
+_FLOOD_CONTROL = {Soft: "soft", Hard: "hard", BacklogOrder: "order", int: "age_ms_max"}
 
 
 class Outbox(OutboxLedger):
@@ -86,19 +86,18 @@ class Outbox(OutboxLedger):
     def controls_waiting(self) -> int:
         return self._backlog.controls
 
-    @property
-    def wants_backpressure(self) -> bool:
-        """Whether publishers are to be held back in some case."""
-        return self.flood_control.soft is Soft.BLOCK or self.flood_control.hard is Hard.BLOCK
-
     # -- what the client chooses ---------------------------------------------------------------
-    def choose(self, choice: Soft | Hard | BacklogOrder) -> None:
+    def choose(self, choice: controls.FloodChoice) -> None:
         """Change a policy from the next message on, or the order of all that is to be sent."""
-        changed = {_FIELDS[type(choice)]: choice}
-        self.flood_control = msgspec.structs.replace(self.flood_control, **changed)
         self.decide_anew()
-        self._backlog.reorder(self.flood_control.order)
+        changed = {_FLOOD_CONTROL[type(choice)]: choice}
+        self._control_flood(msgspec.structs.replace(self.flood_control, **changed))
         self._end_stall_if_room()
+
+    def _control_flood(self, chosen: FloodControl) -> None:
+        self.flood_control = chosen
+        self._backlog.reorder(chosen.order)
+        self._backlog.limit_age(chosen.age_ms_max)
 
     def enable_notices(self) -> None:
         """The client wants to be told what the bus did."""
@@ -190,10 +189,10 @@ class Outbox(OutboxLedger):
             self.fd = -1
 
     def _has_more_room_after(self, error: OSError) -> bool:
-        """Whether the socket, which had no room for a packet, has a larger buffer now. In order
-        `latest` messages wait in the backlog, if they may, where newer ones can replace them."""
+        """Whether the socket, which had no room for a packet, has a larger buffer now. Messages
+        that may be replaced, or become too old, wait in the backlog instead, if they may."""
         chosen = self.flood_control
-        may_wait = chosen.order is _LATEST and chosen.soft is _QUEUE
+        may_wait = chosen.wants_fresh and chosen.soft is _QUEUE
         may_enlarge = error.errno == EMSGSIZE or (error.errno == EAGAIN and not may_wait)
         return may_enlarge and self._listener.enlarge_buffer()
 
@@ -263,12 +262,13 @@ class Outbox(OutboxLedger):
     def _offer(self, packet: bytes, publisher_uid: int) -> None:
         """Put a message in the backlog, or follow the hard policy."""
         exceeded = self._backlog.offer(packet)
+        if exceeded is not None and self._drop_aged_for_room():
+            exceeded = self._backlog.offer(packet)
         if exceeded is None:
             return
         if exceeded == "quota":
             self._listener.on_quota_reached()
-        is_latest = self.flood_control.order is _LATEST
-        from_bytes = NO_SIZE if is_latest else len(packet)  # the next one may replace another
+        from_bytes = NO_SIZE if self.flood_control.wants_fresh else len(packet)  # one may fit
         if self.flood_control.hard is Hard.BLOCK:
             self._overshoot(packet, publisher_uid, from_bytes)
         elif self.flood_control.hard is Hard.ERROR:
@@ -316,9 +316,10 @@ class Outbox(OutboxLedger):
         if not self._backlog:
             return 0, False
         cost = 0
+        is_sorted = self.flood_control.needs_sorting
         try:
             while self._backlog and cost < cost_max:
-                cost += self._index(cost_max - cost) or self._send_first()
+                cost += (is_sorted and self._make_ready(cost_max - cost)) or self._send_first()
         except OSError as error:
             if self._has_more_room_after(error):
                 return cost, True
@@ -330,9 +331,9 @@ class Outbox(OutboxLedger):
             self._on_backlog_sent()
         return cost, False
 
-    def _index(self, cost_max: int) -> int:
-        """Get messages ready for the order, some of which others may replace; returns the cost."""
-        if cost := self._backlog.index_for(cost_max):
+    def _make_ready(self, cost_max: int) -> int:
+        """Drop what is too old, and find what is next in the order; returns the cost."""
+        if cost := self._drop_aged_for(cost_max) or self._backlog.index_for(cost_max):
             self._share_waiting()
             self._end_stall_if_room()
         return cost
@@ -355,7 +356,7 @@ class Outbox(OutboxLedger):
         if isinstance(first, ControlMessage):
             self._send_control(first.packet)
         elif self.wants_notices:
-            self._send(lost_notice(first.count))
+            self._send(controls.lost_notice(first.count))
         self._backlog.pop()
         self._share_waiting()
         if isinstance(first, ControlMessage):
@@ -379,8 +380,7 @@ class Outbox(OutboxLedger):
 
     def arrive(self, flood_control: FloodControl) -> None:
         """This worker serves the client from now on, which has chosen this."""
-        self.flood_control = flood_control
-        self._backlog.reorder(flood_control.order)
+        self._control_flood(flood_control)
         self._enter(outbox_state.ARRIVE)
 
     def resume_backlog(self) -> None:

@@ -32,6 +32,9 @@ from sbus.shared.worker_statistics import (
 
 NO_SIZE = (1 << 63) - 1
 """Of no message."""
+_AGED_PER_UNIT = 2
+"""Messages that are too old: dropping one takes some 2 us."""
+_AGED_FOR_ROOM_MAX = 64
 _NOTHING = BacklogRecord()
 _LEFT_OUT = DROPPED_AT["fan-out"]
 
@@ -184,6 +187,24 @@ class OutboxLedger(OutboxRecord):
             return False
         self.accepted += 1
         return True
+
+    def _drop_aged_for(self, cost_max: int) -> int:
+        """Drop what would be sent and is too old; returns the cost."""
+        return -(-self._drop_aged(_AGED_PER_UNIT * cost_max) // _AGED_PER_UNIT)
+
+    def _drop_aged_for_room(self) -> bool:
+        """Drop the oldest messages if they have waited for too long; whether there were any."""
+        return bool(self._drop_aged(_AGED_FOR_ROOM_MAX, oldest=True))
+
+    def _drop_aged(self, count_max: int, *, oldest: bool = False) -> int:
+        """Drop messages that have waited for too long, as they would be sent; returns how many."""
+        dropped = self._backlog.drop_aged(count_max, oldest=oldest)
+        if dropped:
+            self._dropped["age"] = self._dropped.get("age", 0) + len(dropped)
+            self._account.count(DROPPED, len(dropped))
+            for packet in dropped:
+                self._statistics.record_drop("age", len(packet))
+        return len(dropped)
 
     def _count_drop(self, packet: bytes) -> None:
         self.new_drops += 1

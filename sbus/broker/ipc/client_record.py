@@ -72,6 +72,11 @@ class BacklogRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Messages that have taken the place of some of these, by its number."""
     items: list[BacklogItem] = []
     """Those that have come since, in the order in which they came."""
+    came_ms: list[int] = []
+    """When each of these came, by CLOCK_MONOTONIC, if the client limits the age of messages; 0 if
+    that is not known."""
+    replaced_came_ms: Mapping[int, int] = {}
+    """Likewise for `replaced`."""
 
 
 class Departure(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +120,14 @@ class UnknownVersion(SbusError):
     """A record was written by another major version."""
 
 
-_encoder: Final = msgspec.msgpack.Encoder()
+def _plain(value: object) -> bytes:
+    """A message of known age, which is bytes of another class."""
+    if isinstance(value, bytes):
+        return bytes(value)
+    raise NotImplementedError(type(value))
+
+
+_encoder: Final = msgspec.msgpack.Encoder(enc_hook=_plain)
 _state_decoder: Final = msgspec.msgpack.Decoder(ClientState)
 _snapshot_decoder: Final = msgspec.msgpack.Decoder(ClientSnapshot)
 

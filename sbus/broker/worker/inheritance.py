@@ -219,7 +219,7 @@ class Inheritance:
     def _begin_serving(self, session: Session) -> None:
         outbox = session.outbox
         outbox.arrive(session.slot.settings().flood_control)
-        if outbox.wants_backpressure and session.backpressure is None:
+        if outbox.flood_control.may_hold_publishers and session.backpressure is None:
             self._sessions.enable_backpressure(session)
         self._sessions.begin_serving(session)
 

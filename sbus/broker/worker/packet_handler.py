@@ -179,7 +179,7 @@ class PacketHandler:
         elif key == controls.NOTICES_ON:
             session.outbox.enable_notices()
             session.save_settings()
-        elif (choice := controls.FLOOD_CONTROLS.get(key)) is not None:
+        elif (choice := controls.flood_choice(key)) is not None:
             self._sequencer.barrier()  # earlier messages are handled as chosen before
             session.outbox.choose(choice)
             session.save_settings()

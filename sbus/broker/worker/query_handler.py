@@ -88,6 +88,7 @@ class QueryHandler:
             soft=choice.soft.value,
             hard=choice.hard.value,
             order=choice.order.value,
+            age_ms_max=choice.age_ms_max,
             stalled=session.is_stalled,
             waits_for="" if waits_for is None else waits_for.value,
         )

@@ -77,7 +77,8 @@ class Sessions:
         """Take over a client; `fd` belongs to this worker from now on."""
         session = self.make(command, fd)
         session.save_settings()
-        if session.outbox.wants_backpressure and not self.enable_backpressure(session):
+        may_hold = session.outbox.flood_control.may_hold_publishers
+        if may_hold and not self.enable_backpressure(session):
             self.client_events.limit_reached(session, BLOCKING_CLIENTS)
         self.begin_serving(session)
 

@@ -23,7 +23,6 @@ import msgspec
 from sbus.broker.delivery.backlog_changes import changes_since
 from sbus.broker.ipc import worker_protocol as protocol
 from sbus.broker.ipc.client_record import (
-    BacklogItem,
     BacklogRecord,
     ClientSnapshot,
     Departure,
@@ -64,7 +63,7 @@ class _Described(NamedTuple):
     revision: int
     patterns: Mapping[bytes, int]
     pending: list[bytes]
-    items: list[BacklogItem]
+    backlog: BacklogRecord
 
 
 class ClientSnapshots:
@@ -151,13 +150,13 @@ class ClientSnapshots:
             os.close(memfd)
 
     def _description(self, session: Session) -> ClientSnapshot:
-        before = self._described.get(session.client, _Described(-1, {}, [], []))
+        before = self._described.get(session.client, _Described(-1, {}, [], BacklogRecord()))
         patterns = before.patterns
         if session.revision != before.revision:
             patterns = dict(session.patterns)
         now, pending = session.outbox.record_backlog(), session.packets[session.done :]
         is_latest = session.outbox.flood_control.order is BacklogOrder.LATEST
-        self._described[session.client] = _Described(session.revision, patterns, pending, now.items)
+        self._described[session.client] = _Described(session.revision, patterns, pending, now)
         done, new = _changes_of_pending(before.pending, pending)
         return ClientSnapshot(
             client=session.client,
@@ -166,7 +165,7 @@ class ClientSnapshots:
             state=state_of(session),
             pending_done=done,
             pending=new,
-            backlog=changes_since(before.items, now, by_key=is_latest),
+            backlog=changes_since(before.backlog, now, by_key=is_latest),
         )
 
     def _encode(self, session: Session, snapshot: ClientSnapshot) -> tuple[int, bytes]:

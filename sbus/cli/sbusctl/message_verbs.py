@@ -16,6 +16,7 @@ import click
 from sbus.cli.sbusctl.shared_options import SelectedBus, json_option, report_hints, verb
 from sbus.client.link import PACKET_BYTES_MAX
 from sbus.errors import PatternWarning
+from sbus.protocol.controls import AGE_MS_MAX
 from sbus.unix.standard_streams import INPUT, OUTPUT
 
 if TYPE_CHECKING:
@@ -151,6 +152,13 @@ def _publish_all(bus: "Connection[Message]", key: bytes, payloads: Iterable[byte
     help="Order in which the bus sends the backlog: oldest, newest or largest first, or oldest "
     "first with only the newest message of each key.",
 )
+@click.option(
+    "--age",
+    "age_seconds",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0.001, max=AGE_MS_MAX / 1000),
+    help="Drop messages that have waited for longer in the backlog.",
+)
 def sub(
     selected: SelectedBus,
     patterns: tuple[bytes, ...],
@@ -164,6 +172,7 @@ def sub(
     soft: str | None,
     hard: str | None,
     order: str | None,
+    age_seconds: float | None,
 ) -> None:
     """Print the messages that match a PATTERN.
 
@@ -185,10 +194,15 @@ def sub(
     if with_last and len(patterns) > 1:
         raise click.UsageError("--last takes one PATTERN")
     style = style_of(form, template, timestamps=timestamps)
-    if not (soft or hard or order or os.isatty(OUTPUT)) and selected.link["dialect"] == "slash":
+    age = None if age_seconds is None else f"{age_seconds * 1000:.0f}"
+    if (
+        not (soft or hard or order or age or os.isatty(OUTPUT))
+        and selected.link["dialect"] == "slash"
+    ):
         soft = "block"
     with selected.connect_with_losses(reconnect=reconnect) as bus:
-        for key, choice in (("blocking/soft", soft), ("blocking/hard", hard), ("order", order)):
+        names = ("blocking/soft", "blocking/hard", "order", "age")
+        for key, choice in zip(names, (soft, hard, order, age), strict=True):
             if choice is not None:
                 bus.control(f"{key}/{choice}")
                 bus.sync()

@@ -36,6 +36,13 @@ def warned(number: float) -> Cell:
     return Cell(count(number), _WARNING if number else "")
 
 
+def _policy(activity: results.Activity) -> str:
+    chosen = [activity.soft, activity.hard, activity.order]
+    if activity.age_ms_max:
+        chosen.append(duration(activity.age_ms_max / 1000))
+    return "/".join(chosen)
+
+
 def client_state(activity: results.Activity | None) -> Cell:
     """The client's state in a word."""
     if activity is None:
@@ -64,7 +71,7 @@ _CLIENT: Sequence[Field[results.ClientReport]] = (
     Field("REFUSED", _activity(lambda activity: count(activity.refused)), rank=3),
     Field(
         "POLICY",
-        _activity(lambda activity: f"{activity.soft}/{activity.hard}/{activity.order}"),
+        _activity(_policy),
         right=False,
         rank=9,
     ),

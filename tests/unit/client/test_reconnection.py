@@ -95,16 +95,18 @@ class TestALostConnection:
         send(link, b"CMSG echo/off", b"SUB a/*", b"SUB a/*", b"SUB b", b"UNSUB a/**", b"UNSUB b")
         send(link, b"CMSG blocking/soft/discard", b"CMSG order/stack", b"CMSG echo/on", b"SUB c")
         send(link, b"CMSG blocking/soft/block\0x", WHOAMI, b"CMSG nobody/knows")
-        for _ in range(12):
+        send(link, b"CMSG age/5", b"CMSG age/20")
+        for _ in range(14):
             fake.receive()
         lose(fake, link)
         assert link.is_lost
         steps = connect_again(fake, link)
-        again = [fake.receive() for _ in range(4)]
+        again = [fake.receive() for _ in range(5)]
         assert again == [
             b"CMSG echo/on",
             b"CMSG blocking/soft/block\0x",
             b"CMSG order/stack",
+            b"CMSG age/20",
             WHOAMI,
         ]
         fake.receive_nothing()

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft
+from sbus.protocol.controls import AGE_MS_MAX, BacklogOrder, FloodControl, Hard, Soft
 from sbus.shared.client_slots import ClientSettings, ClientSlots, Connection
 from tests.unit.shared.memories import spare_slot, spare_slots
 
@@ -14,14 +14,16 @@ ALL_SETTINGS = [
         (False, True), (False, True), Soft, Hard, BacklogOrder
     )
 ]
+ALL_SETTINGS.append(ClientSettings(True, True, FloodControl(age_ms_max=AGE_MS_MAX)))
 SETTINGS = ALL_SETTINGS[0]
 
 
 @pytest.mark.parametrize("settings", ALL_SETTINGS)
 def test_settings_are_kept(settings: ClientSettings) -> None:
-    slot = spare_slot()
+    slot = spare_slots()[3]
     slot.save(7, settings)
     assert slot.settings() == settings
+    assert slot.worker == 0
     assert not slot.is_closed
 
 

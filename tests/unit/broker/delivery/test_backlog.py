@@ -235,7 +235,7 @@ def test_choosing_an_order_sorts_nothing() -> None:
     for number in range(1_000):
         backlog.append(bytes(number % 100))
     backlog.reorder(BacklogOrder.RANDOM)
-    assert (backlog.index_bytes, backlog.unindexed) == (0, 1_000)
+    assert (backlog.overhead_bytes, backlog.unindexed) == (0, 1_000)
 
 
 def test_changing_the_order_over_and_over_costs_no_more_than_the_messages() -> None:

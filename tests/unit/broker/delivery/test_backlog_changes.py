@@ -57,14 +57,14 @@ def test_a_backlog_that_follows_changes_is_as_the_other(
     rounds: list[list[tuple[str, object]]], order: BacklogOrder, by_key: bool
 ) -> None:
     backlog, other = Backlog(BacklogOrder.QUEUE), Backlog(BacklogOrder.QUEUE)
-    before: list[BacklogItem] = []
+    before = BacklogRecord()
     for steps in rounds:
         take(backlog, steps)
         now = backlog.record()
         other.follow(changes_since(before, now, by_key=by_key))
         other.check_invariants()
         assert other.record() == now
-        before = now.items
+        before = now
     backlog.reorder(order)
     other.reorder(order)
     assert list(rest(other)) == list(rest(backlog))
@@ -73,7 +73,7 @@ def test_a_backlog_that_follows_changes_is_as_the_other(
 def test_only_what_has_come_is_copied() -> None:
     before = messages(10_000)
     now = BacklogRecord(items=[*before[3_000:], *messages(5, 10_000)])
-    changes = changes_since(before, now)
+    changes = changes_since(BacklogRecord(items=before), now)
     assert changes.kept == [(3_000, 10_000)]
     assert changes.items == messages(5, 10_000)
 
@@ -81,7 +81,7 @@ def test_only_what_has_come_is_copied() -> None:
 def test_messages_that_were_sent_out_of_order_are_left_out() -> None:
     before = messages(5_000)
     now = BacklogRecord(items=[it for number, it in enumerate(before) if number % 2_000 != 1_999])
-    changes = changes_since(before, now)
+    changes = changes_since(BacklogRecord(items=before), now)
     assert changes.kept == [(0, 1_999), (2_000, 3_999), (4_000, 5_000)]
     assert changes.items == []
 
@@ -94,7 +94,7 @@ def test_only_what_has_replaced_others_is_copied_again() -> None:
     other.follow(before)
     for number in (0, 10, 11, 999, 1_000):
         backlog.append(b"MSG %d\0newer" % number)
-    changes = changes_since(before.items, backlog.record(), by_key=True)
+    changes = changes_since(before, backlog.record(), by_key=True)
     assert changes.kept == [(0, 1_000)]
     assert changes.replaced == {number: b"MSG %d\0newer" % number for number in (0, 10, 11, 999)}
     assert changes.items == [b"MSG 1000\0newer"]
@@ -114,7 +114,7 @@ def test_messages_behind_a_gap_are_replaced() -> None:
     backlog.reorder(BacklogOrder.LATEST)
     for key in (b"a", b"b"):
         backlog.append(b"MSG %b\0newer" % key)
-    changes = changes_since(before.items, backlog.record(), by_key=True)
+    changes = changes_since(before, backlog.record(), by_key=True)
     assert len(changes.replaced) == 2
     other.follow(changes)
     other.check_invariants()
@@ -138,6 +138,6 @@ def test_messages_that_were_all_replaced_are_not_compared_over_and_over() -> Non
     before: list[BacklogItem] = [Compared(b"MSG %d\0old" % number) for number in range(5_000)]
     now: list[BacklogItem] = [Compared(b"MSG %d\0newer" % number) for number in range(5_000)]
     Compared.comparisons = 0
-    changes = changes_since(before, BacklogRecord(items=now), by_key=True)
+    changes = changes_since(BacklogRecord(items=before), BacklogRecord(items=now), by_key=True)
     assert len(changes.replaced) == 5_000
     assert Compared.comparisons <= 2 * 5_000

@@ -27,6 +27,7 @@ CHOICES = (
     b"blocking/hard/block",
     b"blocking/soft/block",
     b"order/random",
+    b"age/60000",
 )
 KINDS = (SUBSCRIPTIONS, SUBSCRIPTION_BYTES, MATCH_STEPS, BLOCKING_CLIENTS)
 KEYS = (b"a", b"a/", b"a/b", b"a/x", b"b/x", b"c", b"!/cred////s", b"!/cred/100///s")

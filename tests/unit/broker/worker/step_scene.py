@@ -33,7 +33,7 @@ from sbus.broker.worker.session import Connection, Session
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.errors import Misbehaviour
 from sbus.limits import Limits
-from sbus.protocol.controls import BacklogOrder, Hard, Soft
+from sbus.protocol.controls import FloodChoice, Soft
 from sbus.protocol.keys import SLASH
 from sbus.shared.account_book import AccountBook
 from sbus.shared.client_slots import SLOT_WORDS
@@ -273,7 +273,7 @@ class Scene:
     def barrier(self, worker: int) -> None:
         self.sequencers[worker].barrier()
 
-    def choose(self, client: Client, choice: Soft | Hard | BacklogOrder) -> None:
+    def choose(self, client: Client, choice: FloodChoice) -> None:
         client.session.outbox.choose(choice)
 
     def send_backlog(self, client: Client) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sbus.compiled import STEP
 from sbus.limits import Limits
-from sbus.protocol.controls import Hard, Soft
+from sbus.protocol.controls import BacklogOrder, Hard, Soft
 from sbus.shared.log_block import build_log_block
 from sbus.shared.shared_memory import (
     LOG_ENTRY_BYTES,
@@ -55,7 +55,7 @@ _words = st.one_of(
     st.tuples(st.integers(1, 2), st.just(LOG_ENTRY_BYTES), st.sampled_from([0, 300, 5_000])),
     st.tuples(st.integers(1, 2), st.just(LOG_SHARE), st.integers(0, 300)),
 )
-_choices = st.sampled_from([*Soft, *Hard])
+_choices = st.sampled_from([*Soft, *Hard, *BacklogOrder, 0, 1, 20])
 _times_ns = st.integers(0, 20_000_000)
 
 

@@ -1,0 +1,320 @@
+"""Messages that have waited for too long (docs/protocol.md, "A slow client"), over real sockets,
+with a clock that the test sets."""
+
+import socket
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbus.broker.delivery import bounded_backlog
+from sbus.broker.delivery.backlog_changes import changes_since
+from sbus.broker.ipc.client_record import (
+    BacklogRecord,
+    ClientSnapshot,
+    decode_snapshot,
+    encode_snapshot,
+)
+from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft, flood_choice
+from sbus.shared.accounts import BACKLOG_BYTES, DROPPED
+from sbus.shared.worker_statistics import DROPPED_AT, DROPPED_BYTES
+from tests.unit.broker.delivery.outbox_peer import Peer, limits, open_peers, total
+from tests.unit.shared.memories import open_memory
+
+AGE_MS = 30
+KEEPING_BYTES = 64 + 256
+"""What a message takes of the user's account besides its length (`user_backlog_bytes_max`)."""
+A, B, C, D = (b"MSG %b\0" % key for key in (b"a", b"bb", b"c", b"ddd"))
+Make = Callable[..., Peer]
+
+
+class Clock:
+    """Milliseconds, as outboxes see them."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(bounded_backlog, "_now_ms", lambda: clock.now_ms)
+    return clock
+
+
+@pytest.fixture
+def peers() -> Iterator[Make]:
+    with open_peers() as make:
+        yield make
+
+
+def full_peer(make: Make, order: BacklogOrder, messages: int = 100, **choices: object) -> Peer:
+    """With a full socket, and messages that may wait for 30 ms."""
+    control = msgspec.convert({"order": order, **choices}, FloodControl, strict=False)
+    peer = make(limits(messages=messages), flood_control=control)
+    peer.outbox.enable_notices()
+    peer.outbox.choose(AGE_MS)
+    peer.fill_exactly()
+    return peer
+
+
+def rest(peer: Peer) -> list[bytes]:
+    """What arrives behind the filling."""
+    return peer.read_all()[peer.taken :]
+
+
+@pytest.mark.parametrize("order", BacklogOrder)
+def test_what_has_waited_for_too_long_is_dropped_when_it_would_be_sent(
+    peers: Make, clock: Clock, order: BacklogOrder
+) -> None:
+    peer = full_peer(peers, order)
+    peer.deliver(A, B)
+    clock.now_ms += AGE_MS
+    peer.deliver(C)
+    clock.now_ms += 1
+    peer.deliver(D)
+    assert peer.outbox.statistics().backlog == 4, "their turn has not come"
+    assert peer.account.use(BACKLOG_BYTES) == len(A + B + C + D) + 4 * KEEPING_BYTES + (
+        4 * 192 + 5 + 2 if order is BacklogOrder.LATEST else 0
+    )
+    sent = {BacklogOrder.STACK: [D, C], BacklogOrder.RANDOM: [D, C]}.get(order, [C, D])
+    lost = b"CMSG !/lost\x002"
+    assert rest(peer) == ([*sent, lost] if order is BacklogOrder.STACK else [lost, *sent])
+    statistics = peer.outbox.statistics()
+    assert peer.outbox.dropped == {"age": 2}
+    assert statistics.accepted == total(statistics)
+    assert peer.statistics.counts[DROPPED_AT["age"]] == peer.account.use(DROPPED) == 2
+    assert peer.statistics.counts[DROPPED_BYTES] == len(A + B)
+    assert peer.account.use(BACKLOG_BYTES) == 0
+    assert peer.outbox.is_flowing
+
+
+@pytest.mark.parametrize("order", BacklogOrder)
+def test_the_oldest_make_room_if_they_have_waited_for_too_long(
+    peers: Make, clock: Clock, order: BacklogOrder
+) -> None:
+    peer = full_peer(peers, order, messages=2)
+    peer.deliver(A)
+    clock.now_ms += 20
+    peer.deliver(B, C)
+    assert peer.outbox.dropped == {"hard": 1}
+    clock.now_ms += 11
+    peer.deliver(D)
+    assert peer.outbox.dropped == {"hard": 1, "age": 1}
+    assert [packet for packet in rest(peer) if packet.startswith(b"MSG")] == (
+        [D, B] if order in (BacklogOrder.STACK, BacklogOrder.RANDOM) else [B, D]
+    )
+
+
+def test_losses_are_told_of_where_they_are_and_together(peers: Make, clock: Clock) -> None:
+    peer = full_peer(peers, BacklogOrder.QUEUE, messages=3)
+    peer.deliver(A, A, A, B)  # the last finds no room
+    clock.now_ms += AGE_MS + 1
+    peer.outbox.send_control(b"reply")
+    peer.deliver(C, D)
+    assert rest(peer) == [b"CMSG !/lost\x004", b"reply", C, D]
+
+
+def test_nothing_but_losses_and_replies_may_be_left(peers: Make, clock: Clock) -> None:
+    peer = full_peer(peers, BacklogOrder.QUEUE)
+    peer.deliver(A, B)
+    peer.outbox.send_control(b"reply")
+    peer.deliver(C)
+    clock.now_ms += AGE_MS + 1
+    assert rest(peer) == [b"CMSG !/lost\x002", b"reply", b"CMSG !/lost\x001"]
+    peer.deliver(D)
+    assert peer.read() == [D]
+
+
+def test_a_message_that_replaces_another_has_its_own_age(peers: Make, clock: Clock) -> None:
+    peer = full_peer(peers, BacklogOrder.LATEST)
+    peer.deliver(b"MSG a\x001", b"MSG b\x001")
+    clock.now_ms += 20
+    peer.deliver(b"MSG a\x002")
+    clock.now_ms += 20
+    assert rest(peer) == [b"MSG a\x002", b"CMSG !/lost\x001"]
+    assert (peer.outbox.replaced, peer.outbox.dropped) == (1, {"age": 1})
+    assert peer.account.use(BACKLOG_BYTES) == 0
+
+
+def test_what_came_before_the_choice_counts_from_it(peers: Make, clock: Clock) -> None:
+    peer = full_peer(peers, BacklogOrder.QUEUE)
+    peer.deliver(A)
+    peer.outbox.choose(0)
+    peer.deliver(B)
+    clock.now_ms += 1_000
+    peer.outbox.choose(AGE_MS)
+    clock.now_ms += 20
+    peer.deliver(C)
+    assert rest(peer) == [b"CMSG !/lost\x001", B, C]
+
+
+def test_without_a_limit_nothing_is_too_old(peers: Make, clock: Clock) -> None:
+    peer = full_peer(peers, BacklogOrder.QUEUE)
+    peer.deliver(A)
+    peer.outbox.choose(0)
+    clock.now_ms += 100_000
+    assert rest(peer) == [A]
+    assert peer.account.use(BACKLOG_BYTES) == 0
+
+
+def test_a_socket_is_not_enlarged_for_messages_that_become_too_old(
+    peers: Make, clock: Clock
+) -> None:
+    peer = full_peer(peers, BacklogOrder.QUEUE)
+    peer.larger_buffer_bytes = 1_000_000
+    peer.deliver(A)
+    assert peer.outbox.statistics().backlog == 1
+
+
+@pytest.mark.parametrize("order", BacklogOrder)
+def test_time_goes_on_at_another_bus(peers: Make, clock: Clock, order: BacklogOrder) -> None:
+    """Which reads what waits in two pieces."""
+    here, there = full_peer(peers, order), peers(limits())
+    there.outbox.enable_notices()
+    there.outbox.leave()
+    here.deliver(A, B)
+    first = here.outbox.record_backlog()
+    there.outbox.follow_backlog(sent_over(first))
+    clock.now_ms += 20
+    here.deliver(C, A)
+    by_key = order is BacklogOrder.LATEST
+    changes = changes_since(first, here.outbox.record_backlog(), by_key=by_key)
+    there.outbox.follow_backlog(sent_over(changes))
+    there.outbox.arrive(here.outbox.flood_control)
+    assert there.account.use(BACKLOG_BYTES) == len(A + B + C + b"" if by_key else A + B + C + A) + (
+        KEEPING_BYTES * (3 if by_key else 4)
+    )
+    clock.now_ms += 20
+    there.outbox.resume_backlog()
+    arrived = [packet for packet in there.read_all() if packet.startswith(b"MSG")]
+    assert sorted(arrived) == sorted([A, C])
+    assert there.outbox.dropped == {"age": 1 if by_key else 2}
+    assert there.account.use(BACKLOG_BYTES) == 0
+
+
+def sent_over(record: BacklogRecord) -> BacklogRecord:
+    """As the other bus reads it."""
+    snapshot = ClientSnapshot(client=1, backlog=record)
+    return decode_snapshot(encode_snapshot(snapshot)).backlog
+
+
+def test_publishers_go_on_when_all_that_waited_is_too_old(clock: Clock) -> None:
+    given = limits(messages=4)
+    with open_memory(1) as memory, open_peers() as peers:
+        memory.lock.open()
+        peer = peers(given)
+        peer.outbox.choose(Hard.BLOCK)
+        peer.outbox.choose(AGE_MS)
+        peer.let_block(memory, given)
+        peer.fill_exactly()
+        peer.deliver(*[A] * 6)
+        assert peer.backpressure.is_stalled
+        clock.now_ms += AGE_MS + 1
+        peer.read_all()
+        assert not peer.backpressure.is_stalled
+        assert peer.outbox.dropped == {"age": 6}
+
+
+class Recorder(socket.socket):
+    """A socket that notes when each message was sent."""
+
+    clock: Clock
+    sent: dict[bytes, int]
+
+    def send(self, data: bytes, flags: int = 0) -> int:  # type: ignore[override]
+        size = super().send(data, flags)
+        self.sent[bytes(data)] = self.clock.now_ms
+        return size
+
+
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("deliver"), st.integers(1, 12)),
+        st.tuples(st.just("wait"), st.integers(1, 20)),
+        st.tuples(st.just("read"), st.integers(1, 100)),
+        st.tuples(st.just("reply"), st.just(0)),
+        st.tuples(
+            st.just("choose"),
+            st.sampled_from([*BacklogOrder, *Soft, Hard.DISCARD, 0, 1, 10, 25]),
+        ),
+    ),
+    max_size=40,
+)
+
+
+@given(ACTIONS, st.integers(2, 12))
+def test_nothing_is_sent_that_is_too_old(actions: list[tuple[str, object]], messages: int) -> None:
+    """Against the times at which messages came and were sent, and the ledger."""
+    clock = Clock()
+    with pytest.MonkeyPatch.context() as patch, open_peers() as make:
+        patch.setattr(bounded_backlog, "_now_ms", lambda: clock.now_ms)
+        peer = make(limits(messages=messages))
+        sock = Recorder(fileno=peer.served.detach())
+        sock.clock, sock.sent = clock, {}
+        peer.serve(sock, limits(messages=messages))
+        peer.outbox.enable_notices()
+        came: dict[bytes, int] = {}
+        read: list[bytes] = []
+        for what, value in actions:
+            if what == "deliver":
+                assert isinstance(value, int)
+                for _ in range(value):
+                    packet = b"MSG %d\0%d" % (len(came) % 3, len(came)) + bytes(300)
+                    came[packet] = clock.now_ms
+                    peer.deliver(packet)
+            elif what == "wait":
+                assert isinstance(value, int)
+                clock.now_ms += value
+            elif what == "reply" and not peer.outbox.is_closed:
+                peer.outbox.send_control(b"reply")
+            elif what == "choose":
+                since_ms = clock.now_ms if not peer.outbox.flood_control.age_ms_max else 0
+                peer.outbox.choose(value)  # type: ignore[arg-type]
+                if value in (1, 10, 25) and since_ms:  # what is there counts from now
+                    came = {it: max(at, since_ms) for it, at in came.items()}
+                sock.sent.clear()
+            elif what == "read":
+                assert isinstance(value, int)
+                read += peer.read_some(value)
+                peer.settle()
+            age_ms_max = peer.outbox.flood_control.age_ms_max
+            if age_ms_max:
+                late = [
+                    it for it, at in sock.sent.items() if it in came and at > came[it] + age_ms_max
+                ]
+                assert not late
+            statistics = peer.outbox.statistics()
+            assert statistics.accepted == len(came) == total(statistics)
+            peer.outbox._backlog.check_invariants()
+            assert peer.account.use(BACKLOG_BYTES) == (
+                statistics.backlog_bytes
+                + 64 * statistics.backlog
+                + peer.outbox._backlog.overhead_bytes
+            )
+        read += peer.read_all()
+        statistics = peer.outbox.statistics()
+        told = sum(int(packet[12:]) for packet in read if packet.startswith(b"CMSG !/lost\0"))
+        assert told == statistics.dropped or peer.outbox.fault is not None
+        assert statistics.delivered == sum(packet in came for packet in read)
+        peer.close()
+        assert peer.account.use(BACKLOG_BYTES) == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "choice"),
+    [
+        (b"age/0", 0),
+        (b"age/1", 1),
+        (b"age/86400000", 86_400_000),
+        *[(key, None) for key in (b"age/86400001", b"age/01", b"age/-1", b"age/+1", b"age/1.0")],
+        *[
+            (key, None)
+            for key in (b"age", b"age/", b"age/ 1", b"age/1\n", b"age/1_0", b"age/\xd9\xa1")
+        ],
+    ],
+)
+def test_an_age_is_a_number_of_milliseconds(key: bytes, choice: int | None) -> None:
+    assert flood_choice(key) == choice
