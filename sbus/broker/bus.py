@@ -67,6 +67,7 @@ def run_bus(
             *(file for file in (*private, endpoints.files.pidfile) if file is not None),
             *resumed.sockets.values(),
         ],
+        files=endpoints.files,
         events=events,
     )
     try:

@@ -77,6 +77,15 @@ class BusNotResumed(LoggedEvent, frozen=True, kw_only=True):
     why: str
 
 
+class FrontDied(LoggedEvent, frozen=True, kw_only=True):
+    priority = ERROR
+    template = "the front (pid {front_pid}) died, and the bus ends; files left behind: {left}"
+
+    front_pid: int
+    left: list[str]
+    """What could not be removed: each path, and why."""
+
+
 class UpgradeRejected(LoggedEvent, frozen=True, kw_only=True):
     priority = ERROR
     template = "no other program has taken over the bus: {why}"

@@ -1,17 +1,22 @@
 """The files of a bus: its sockets' and its pidfile, which are removed at its end.
 
 Either the front removes them, or the remover, a process with more rights: that waits for the end of
-a pipe that all processes of the bus have. The lock of the pidfile belongs to the open file, so
+a pipe that all processes of the bus have. If there is no remover and the front is killed, the
+fork server removes them. The lock of the pidfile belongs to the open file, so
 it lasts while any process has that open. A bus that takes the place of another one gets all of this
 from it: the files stay as they are, and only the process id in the pidfile changes.
 """
 
 import io
 import os
+import stat
 from collections.abc import Iterable
 
 from sbus.errors import AddressError
+from sbus.unix.file_lock import is_locked
+from sbus.unix.listener import is_bound
 from sbus.unix.owned_path import OwnedPath
+from sbus.unix.path_lock import path_lock
 
 
 class BusFiles:
@@ -59,6 +64,22 @@ class BusFiles:
                 except OSError as error:
                     raise AddressError(f"cannot remove {file.path}: {error.strerror}") from error
 
+    def remove_left(self) -> list[str]:
+        """Remove those that no process uses any more, if the remover does not do it; those that
+        cannot be removed, and why. Another bus may have them by now, or its own at their paths."""
+        left = []
+        for file in self.paths if self.remover_fd is None else []:
+            try:
+                if file.is_ours():
+                    with path_lock(file.path):
+                        if not _is_in_use(file.path):
+                            file.remove()
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                left.append(f"{file.path} ({error.strerror})")
+        return left
+
     def close(self) -> None:
         """Close the descriptors."""
         if self.pidfile is not None:
@@ -69,3 +90,14 @@ class BusFiles:
         if self.remover_fd is not None:
             os.close(self.remover_fd)
             self.remover_fd = None
+
+
+def _is_in_use(path: str) -> bool:
+    """Whether a process is bound to this socket, or has locked this pidfile. Raises OSError."""
+    if stat.S_ISSOCK(os.lstat(path).st_mode):
+        return is_bound(path)
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        return is_locked(fd)
+    finally:
+        os.close(fd)

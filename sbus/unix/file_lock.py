@@ -16,3 +16,13 @@ def lock_file(fd: int) -> None:
     """Lock a file that is open for writing, until all processes have closed this open file. Raises
     OSError, BlockingIOError if it is locked through another one."""
     fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _WRITE_LOCK)
+
+
+def is_locked(fd: int) -> bool:
+    """Whether a file that is open for reading was locked through another open file. Raises
+    OSError."""
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False

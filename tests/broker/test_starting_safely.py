@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,7 @@ from tests.support.bus import (
     wait_until_gone,
 )
 from tests.support.daemon import daemon_in, end, exchange, launch
-from tests.support.processes import process_name, stopped
+from tests.support.processes import kill_at_once, process_name, stopped
 from tests.support.threads import wait_until
 from tests.support.users import directory_for_everybody, needs_root
 
@@ -142,14 +141,27 @@ def fork_server_of(processes: Sequence[int]) -> int:
     return pid
 
 
-@pytest.mark.parametrize("part", ["front", "all"])
+def test_a_front_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with log.open("wb") as stderr:
+        launch(tmp_path, stderr=stderr.fileno())
+    with daemon_in(tmp_path) as pid:
+        processes = process_tree(pid)
+        os.kill(pid, signal.SIGKILL)
+        for process in processes:
+            assert wait_until_gone(process, GONE_SECONDS_MAX)
+    assert os.listdir(tmp_path) == ["log"]
+    said = f"the front (pid {pid}) died, and the bus ends; files left behind: nothing\n"
+    assert log.read_text().endswith(said)
+
+
+@pytest.mark.parametrize("part", ["front and fork server", "all"])
 def test_after_kill_9_a_bus_starts_in_its_place(tmp_path: Path, part: str) -> None:
+    """Nobody is left who could remove the files."""
     launch(tmp_path)
     with daemon_in(tmp_path) as pid:
         processes = process_tree(pid)
-        for process in processes if part == "all" else [pid]:
-            with suppress(ProcessLookupError):  # it ends when the front has ended
-                os.kill(process, signal.SIGKILL)
+        kill_at_once(processes if part == "all" else [fork_server_of(processes), pid])
         for process in processes:
             assert wait_until_gone(process, GONE_SECONDS_MAX)
     assert sorted(os.listdir(tmp_path)) == ["bus", "bus.admin", "pid"]

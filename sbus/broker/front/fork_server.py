@@ -4,7 +4,8 @@ Importing what a worker needs takes longer than starting it, and forking inside 
 is unsound. So the front forks this process once, before its loop starts and before it opens its
 lock; it has one thread and no loop, and every worker, at start and later, is a fork of it. So is a
 closer, which has a number like a worker. When the front has ended, so do the workers and the
-closer. It kills the workers that do not, and ends.
+closer. It kills the workers that do not, and ends. If the front was killed, it also removes the
+files that the front could not remove.
 
 `ForkServer` is the front's handle on it.
 """
@@ -25,7 +26,8 @@ import msgspec
 
 from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.front.closer_process import close_as_told
-from sbus.protocol.events import WorkerDelayed
+from sbus.protocol.events import FrontDied, WorkerDelayed
+from sbus.unix.bus_files import BusFiles
 from sbus.unix.fd_passing import DescriptorsLost, receive_owning_fds, send_borrowing_fds
 from sbus.unix.privileges import keep_capabilities
 from sbus.unix.readiness import is_readable_within
@@ -38,6 +40,8 @@ _PING = 2**32 - 1
 """In place of a worker's number: a ping, or the answer to it."""
 CLOSER = 2**32 - 2
 """In place of a worker's number: a closer."""
+_STOP = 2**32 - 3
+"""In place of a worker's number: the front is about to end in good order."""
 _FAILED = 1 << 8
 """As waitpid gives the exit status 1."""
 _FAREWELL_SECONDS_MAX = 0.5
@@ -80,9 +84,14 @@ class ForkServer:
     """The front's handle. Make it before the event loop starts."""
 
     def __init__(
-        self, worker_main: WorkerMain, close: Sequence[SupportsClose], events: EventEmitter
+        self,
+        worker_main: WorkerMain,
+        close: Sequence[SupportsClose],
+        files: BusFiles,
+        events: EventEmitter,
     ) -> None:
-        """Fork the process, which closes its copies of `close`."""
+        """Fork the process, which closes its copies of `close`, and removes `files` if the front is
+        killed."""
         self.sock, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         front_pid = os.getpid()
         self.pid = os.fork()
@@ -92,7 +101,7 @@ class ForkServer:
                 _ignore_signals()
                 keep_capabilities()  # the front of root's bus may have some left
                 _become("sbusd-forkserv", close=[self.sock, *close])
-                _ForkServerProcess(other, worker_main, events, front_pid).run()
+                _ForkServerProcess(other, worker_main, files, events, front_pid).run()
 
             _run_and_exit(main)
         other.close()
@@ -133,22 +142,32 @@ class ForkServer:
     def stop(self) -> None:
         """End the fork server and all workers that are left, and wait for that. A fork server that
         is stopped cannot end, and is killed."""
-        self.sock.close()
+        with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
+            send_borrowing_fds(self.sock, _REQUEST.pack(_STOP), [])
         pidfd = os.pidfd_open(self.pid)
         if not is_readable_within(pidfd, _STOP_SECONDS_MAX):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         os.close(pidfd)
         os.waitpid(self.pid, 0)
+        self.sock.close()
 
 
 class _ForkServerProcess:
     def __init__(
-        self, sock: socket.socket, worker_main: WorkerMain, events: EventEmitter, front_pid: int
+        self,
+        sock: socket.socket,
+        worker_main: WorkerMain,
+        files: BusFiles,
+        events: EventEmitter,
+        front_pid: int,
     ) -> None:
         self._front_pid = front_pid
+        self._front_pidfd = os.pidfd_open(front_pid)
         self._sock = sock
         self._worker_main = worker_main
+        self._files = files
         self._events = events
+        self._is_told_to_stop = False
         self._workers: dict[int, tuple[int, int]] = {}
         """Number and pid of each worker, by its pidfd."""
         self._numbers: set[int] = set()
@@ -157,7 +176,7 @@ class _ForkServerProcess:
         self._poll.register(sock, select.POLLIN)
 
     def run(self) -> None:
-        """Serve until the front has ended; then kill the workers."""
+        """Serve until the front has ended; then kill the workers, and remove what it has left."""
         null = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1):
             os.dup2(null, fd)
@@ -175,6 +194,10 @@ class _ForkServerProcess:
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         for pid in workers.values():
             os.waitpid(pid, 0)
+        # While the front lives, it has the sockets and the pidfile open.
+        if not self._is_told_to_stop and is_readable_within(self._front_pidfd, _STOP_SECONDS_MAX):
+            left = self._files.remove_left()
+            self._events.emit(FrontDied(front_pid=self._front_pid, left=left))
 
     def _wait_for(self, pidfds: Iterable[int]) -> None:
         """Let these workers tell their clients that the bus has failed, and end."""
@@ -189,6 +212,9 @@ class _ForkServerProcess:
         if not data:
             return False
         (number,) = _REQUEST.unpack(data)
+        if number == _STOP:
+            self._is_told_to_stop = True
+            return False
         if number == _PING:
             self._send(_PING, 0, 0)
             return True
@@ -220,7 +246,7 @@ class _ForkServerProcess:
                     close_as_told(link_fd, [self._front_pid, own_pid])
                     return
                 _become(f"sbusd-worker-{number}", close=[self._sock])
-                for pidfd in self._workers:
+                for pidfd in (self._front_pidfd, *self._workers):
                     os.close(pidfd)
                 is_first = number not in self._numbers
                 self._worker_main(number, socket.socket(fileno=link_fd), is_first)

@@ -5,14 +5,13 @@ place. A file without that lock is stale, whichever process id it has, because t
 process's number to another one later. Locks of users who may only read the file do not count.
 """
 
-import fcntl
 import os
 import re
 import stat
 
 from sbus.cli.terminal.error_output import report_error
 from sbus.errors import ConfigurationError
-from sbus.unix.file_lock import lock_file
+from sbus.unix.file_lock import is_locked, lock_file
 from sbus.unix.owned_path import OwnedPath
 from sbus.unix.path_lock import path_lock
 
@@ -68,17 +67,11 @@ def _remove_stale(path: str) -> None:
         if not (is_file and _CONTENT.fullmatch(content)):
             raise ConfigurationError(f"{path} exists and is not a pidfile")
         pid = content.decode().strip() or "?"
-        _check_unlocked(fd, path, pid)
+        if is_locked(fd):
+            raise ConfigurationError(
+                f"pidfile {path} is in use by process {pid}: end that, or name another file with -p"
+            )
         os.unlink(path)
     finally:
         os.close(fd)
     report_error(f"replaced pidfile {path}, which process {pid} left behind")
-
-
-def _check_unlocked(fd: int, path: str, pid: str) -> None:
-    try:
-        fcntl.lockf(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise ConfigurationError(
-            f"pidfile {path} is in use by process {pid}: end that, or name another file with -p"
-        ) from error

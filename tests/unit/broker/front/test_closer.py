@@ -13,6 +13,7 @@ from sbus.bench.attacks.programs import lingering_pair
 from sbus.broker.events.rate_limit import LogRateLimiter
 from sbus.broker.front.closer import Closer
 from sbus.broker.front.fork_server import ForkServer, WorkerExited, WorkerForked
+from sbus.unix.bus_files import BusFiles
 from tests.support.events import logging_to
 
 SOON_SECONDS = 10.0
@@ -68,7 +69,7 @@ class Scene:
 
 @asynccontextmanager
 async def running_closer() -> AsyncIterator[Scene]:
-    server = ForkServer(lambda *_: None, [], logging_to([]))
+    server = ForkServer(lambda *_: None, [], BusFiles(), logging_to([]))
     scene = Scene(server)
     try:
         with trio.fail_after(SOON_SECONDS):

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from sbus.broker.front.fork_server import ForkServer, Pong, WorkerExited, WorkerForked
+from sbus.unix.bus_files import BusFiles
 from tests.support.events import logging_to
 
 SOON_SECONDS = 10.0
@@ -42,7 +43,7 @@ def stay(_number: int, _link: socket.socket, _is_first: bool) -> None:
 
 @contextmanager
 def running_server(main: Main) -> Iterator[ForkServer]:
-    server = ForkServer(main, [], logging_to([]))
+    server = ForkServer(main, [], BusFiles(), logging_to([]))
     try:
         yield server
     finally:
@@ -185,7 +186,7 @@ def test_the_end_of_the_fork_server_is_noticed() -> None:
 def test_the_fork_server_keeps_nothing_that_it_was_told_to_close() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours:
-        server = ForkServer(stay, [theirs], logging_to([]))
+        server = ForkServer(stay, [theirs], BusFiles(), logging_to([]))
         try:
             theirs.close()
             ours.settimeout(SOON_SECONDS)
