@@ -43,7 +43,7 @@ from sbus.broker.front.placement import Placement
 from sbus.broker.front.reaper import Reaper
 from sbus.broker.front.rebalancer import Rebalancer
 from sbus.broker.front.rejector import Rejector
-from sbus.broker.front.reload import Reloader
+from sbus.broker.front.reload import HasSettings, Parts, Reloader
 from sbus.broker.front.shutdown import Shutdown
 from sbus.broker.front.succession import Succession
 from sbus.broker.front.supervisor import Supervisor
@@ -370,15 +370,16 @@ def build_admin_server(
         return None
     settings, events = resources.configuration.settings, resources.events
     registry, shutdown = front.registry, front.shutdown
+    others: list[HasSettings] = [
+        *(front.policy, front.rejector, front.acceptor),
+        *(front.placement, front.rebalancer, front.departure, shutdown, front.streams),
+    ]
     reloader = Reloader(
         resources.configuration,
         resources.reread,
         registry,
         front.supervisor,
-        [
-            *(front.user_limits, front.policy, front.rejector, front.acceptor),
-            *(front.placement, front.rebalancer, front.departure, shutdown, front.streams),
-        ],
+        Parts(front.user_limits, others),
         resources.notifier,
     )
     figures = StatisticsHandlers(

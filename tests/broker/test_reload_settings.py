@@ -364,7 +364,7 @@ def test_a_reload_ends_limits_set_by_an_administrator(reloading: Reloading) -> N
     reloading.admin.ask("limit", uid=os.getuid(), limits={"subscriptions_max": 4})
     assert subscriptions_accepted(reloading.bus) == 2
     reloading.rest()
-    assert reloading.reload() == []
+    assert reloading.reload() == [f"users.{os.getuid()}.subscriptions_max"]
     assert subscriptions_accepted(reloading.bus) == 10
 
 

@@ -11,7 +11,7 @@ A client that may not connect any more stays until it leaves, and its backlog is
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import trio
 
@@ -22,6 +22,7 @@ from sbus.broker.config.settings import BusSettings, SettingsUpdate, write_ownin
 from sbus.broker.front.client_registry import ClientRegistry
 from sbus.broker.front.connection_policy import rules_for_peer
 from sbus.broker.front.supervisor import Supervisor
+from sbus.broker.front.user_limits import EffectiveUserLimits
 from sbus.errors import ConfigurationError
 from sbus.protocol.admin_results import ReloadResult
 from sbus.unix.notify import Notifier
@@ -41,9 +42,16 @@ class HasSettings(Protocol):
     def apply_settings(self, settings: BusSettings) -> None: ...
 
 
+class Parts(NamedTuple):
+    """What new settings are applied to, in this order, before the workers."""
+
+    user_limits: EffectiveUserLimits
+    others: Sequence[HasSettings]
+
+
 class Reloader:
     """Reloads the configuration of one bus. `reread` returns it as it is written now, in any
-    thread. `parts` get new settings in their order, before the workers."""
+    thread."""
 
     def __init__(
         self,
@@ -51,7 +59,7 @@ class Reloader:
         reread: Callable[[], Configuration],
         registry: ClientRegistry,
         supervisor: Supervisor,
-        parts: Sequence[HasSettings],
+        parts: Parts,
         notifier: Notifier,
     ) -> None:
         self.in_force = configuration
@@ -72,7 +80,7 @@ class Reloader:
             status = "The configuration was not read again"
             try:
                 found = changes(self.in_force, await self._read())
-                await self._apply(found.merged)
+                applied = {*found.applied, *await self._apply(found.merged)}
                 status = "Serves with the configuration that was read again"
             except ConfigurationError as error:
                 status = f"Serves with the configuration of before: {error}"
@@ -80,7 +88,7 @@ class Reloader:
             finally:
                 self._notifier.ready(status)
             behind = await self._supervisor.wait_until_settings_applied(APPLY_SECONDS_MAX)
-            return ReloadResult(_some(found.applied), _some(found.needs_restart), behind)
+            return ReloadResult(_some(sorted(applied)), _some(found.needs_restart), behind)
 
     async def _read(self) -> Configuration:
         try:
@@ -93,8 +101,9 @@ class Reloader:
             "host's directory of users answer?"
         )
 
-    async def _apply(self, configuration: Configuration) -> None:
-        """Change the bus. Nothing is awaited from the first change to the last."""
+    async def _apply(self, configuration: Configuration) -> list[str]:
+        """Change the bus; returns what was changed by hand and is as configured again. Nothing is
+        awaited from the first change to the last."""
         settings = configuration.settings
         rules = await self._rules_by_client(PeerRules(settings.rules))
         try:
@@ -103,10 +112,13 @@ class Reloader:
             raise ConfigurationError(
                 f"the workers cannot be told of the configuration: {error.strerror}"
             ) from error
-        for part in self._parts:
+        user_limits, others = self._parts
+        reset = list(user_limits.changed_by_hand(configuration))
+        for part in (user_limits, *others):
             part.apply_settings(settings)
         self._supervisor.distribute_settings(settings.limits, memfd)
         self.in_force = configuration
+        return reset
 
     async def _rules_by_client(self, rules: PeerRules) -> dict[int, bytes]:
         """The rules that concern each client, also those that are admitted meanwhile."""

@@ -2,10 +2,11 @@
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from sbus.broker.config.resolution import Configuration
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.ipc.bus_record import UserRecord
 from sbus.errors import ConfigurationError
@@ -39,6 +40,14 @@ class EffectiveUserLimits:
         self._changed.clear()
         kept = {0, os.getuid(), *settings.user_limits}
         self._book.apply_limits(settings.limits, settings.limits_of, kept)
+
+    def changed_by_hand(self, configuration: Configuration) -> Iterator[str]:
+        """What administrators have changed that is not as in this configuration, named as there."""
+        for uid, changed in self._changed.items():
+            configured = configuration.settings.limits_of(uid)
+            for name, value in changed.items():
+                if getattr(configured, name) != value:
+                    yield f"users.{configuration.user_names.get(uid, uid)}.{name}"
 
     def limits_of(self, uid: int) -> UserLimits:
         limits = self._settings.limits_of(uid)

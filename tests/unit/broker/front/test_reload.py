@@ -13,12 +13,13 @@ from sbus.broker.config.resolution import Configuration
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.front import reload as reload_module
 from sbus.broker.front.client_registry import ClientRegistry
-from sbus.broker.front.reload import Reloader
+from sbus.broker.front.reload import Parts, Reloader
 from sbus.broker.front.supervisor import Supervisor
 from sbus.errors import ConfigurationError
 from sbus.limits import Limits
 from sbus.protocol.admin_results import ReloadResult
 from sbus.unix.notify import Notifier
+from tests.unit.broker.front.test_user_limits import user_limits_of
 from tests.unit.shared.memories import spare_slots
 
 BEFORE = Configuration(settings=BusSettings(workers=2))
@@ -47,12 +48,13 @@ class Scene:
         self.reread: Callable[[], Configuration] = lambda: AFTER
         self.supervisor = FakeSupervisor()
         self.applied: list[BusSettings] = []
+        self.user_limits = user_limits_of({})[0]
         self.reloader = Reloader(
             BEFORE,
             lambda: self.reread(),
             ClientRegistry(2, spare_slots()),
             cast(Supervisor, self.supervisor),
-            [self],
+            Parts(self.user_limits, [self]),
             Notifier(),
         )
 
@@ -81,6 +83,17 @@ async def test_what_changed_is_in_force(scene: Scene) -> None:
     assert scene.supervisor.told == [AFTER.settings.limits]
     assert scene.applied == [AFTER.settings]
     assert await scene.reloader.reload() == ReloadResult([], [])
+
+
+async def test_what_was_changed_by_hand_is_as_configured_again(scene: Scene) -> None:
+    scene.user_limits.change(1000, {"connections_max": 7, "subscriptions_max": 10_000})
+    usual = AFTER.settings.limits.user
+    scene.user_limits.change(1000, {"messages_per_second_max": usual.messages_per_second_max})
+    result = await scene.reloader.reload()
+    changed = ["users.1000.connections_max", "users.1000.subscriptions_max"]
+    assert result.applied == [*APPLIED.applied, *changed]
+    assert scene.user_limits.limits_of(1000) == usual
+    assert (await scene.reloader.reload()).applied == []
 
 
 async def test_a_worker_that_does_not_apply_it_is_named(scene: Scene) -> None:
