@@ -251,7 +251,7 @@ async def _serve(
         front.client_store.give_up()
         await front.supervisor.stop(front.shutdown.code)
     await end_connections(front, resources.endpoints)
-    events.close()
+    front.streams.end_all(front.shutdown.why)
 
 
 async def announce_and_store(front: Front, resources: FrontResources) -> None:

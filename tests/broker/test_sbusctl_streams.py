@@ -136,9 +136,16 @@ def test_a_bus_that_ends_is_an_error(tmp_path: Path, verb: str) -> None:
             with bus.connect() as client:
                 publish_until_seen(client, process.stdout.fileno(), b"!/x", b"")
         stop(bus)
-        status, _, errors = end_of(process)
-        assert status == 1
-        assert errors.endswith(b"was upgraded, or has closed this connection\n")
+        assert end_of(process)[::2] == (1, b"sbusctl: the bus ends, or is restarted\n")
+
+
+@pytest.mark.parametrize("verb", ["monitor", "top", "stats --watch"])
+def test_a_bus_that_is_killed_is_an_error(tmp_path: Path, verb: str) -> None:
+    with running_bus(tmp_path) as bus, started(bus, *verb.split()) as process:
+        read_line(process)
+        bus.process.kill()
+        said = b"sbusctl: the bus has ended or was upgraded, or has closed this connection\n"
+        assert end_of(process)[::2] == (1, said)
 
 
 def test_a_reader_that_leaves_ends_it_quietly(bus: Bus, client: RawClient) -> None:

@@ -9,6 +9,7 @@ from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.front.client_registry import ClientRegistry
 from sbus.errors import SbusError
+from sbus.protocol.codes import END_TEXTS
 from sbus.protocol.events import BusStopping, Draining
 from sbus.unix.notify import Notifier
 
@@ -60,6 +61,11 @@ class Shutdown:
     def code(self) -> str:
         """What clients are told that are still connected when the bus ends."""
         return "draining" if self.is_draining else "stopping"
+
+    @property
+    def why(self) -> str:
+        """The same, for people."""
+        return END_TEXTS[self.code]
 
     def drain(self, timeout_seconds: float | None) -> None:
         """Admit no more clients; the bus ends with the last one, or when the time is up."""
