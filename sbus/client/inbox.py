@@ -65,6 +65,8 @@ class Inbox(Generic[Item]):
         self.note_mark: Callable[[bytes], None] = lambda token: None
         """The bus has replied to `!/sync` with this token."""
         self.replies = Replies()
+        self.note_refusal: Callable[[], None] = lambda: None
+        """The bus has refused a packet."""
         self._barrier = barrier
         self._echo_key = barrier.echo_key
         self._refusal: tuple[str, str] | None = None
@@ -185,6 +187,7 @@ class Inbox(Generic[Item]):
         self._packets_refused += 1
         if code == PACKETS_LOST and self.mend_lost_packets():
             return
+        self.note_refusal()
         self._note_refusal(code, text)
 
     def _note_refusal(self, code: str, text: str) -> None:

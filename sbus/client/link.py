@@ -94,7 +94,10 @@ class Link(Generic[Item]):
         """The bus will send nothing more to the present socket."""
         self._interruption = ""
         """Why the connection was lost."""
-        self._reconnection = Reconnection(self.barrier) if self.can_reconnect else None
+        self._reconnection: Reconnection | None = None
+        if self.can_reconnect:
+            self._reconnection = Reconnection(self.barrier)
+            self.inbox.note_refusal = self._reconnection.note_refusal
 
     def new_queue(self, losses: Losses | None = None) -> MessageQueue[Item]:
         """A queue with the limits of this connection."""

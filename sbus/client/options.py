@@ -19,7 +19,8 @@ class LinkOptions(TypedDict, total=False):
     `reconnect`: when the bus goes away, wait for it, and subscribe and set as before. Receiving
     shows the gap as Reconnected or ConnectionInterrupted. No message is published twice: the ones
     that the bus may not have processed are counted in MessagesUnconfirmed, which the next `sync`,
-    `whoami` or `receive` raises.
+    `whoami` or `receive` raises. A subscription that was refused is not made again, if a `sync`
+    after it told that it was the one; `unsubscribe` from others.
     """
 
     dialect: str

@@ -4,6 +4,10 @@ A connection remembers its subscriptions and, of each kind of setting, the newes
 it waits, connects and sets the same. What cannot be known is told: how many messages the bus has
 published meanwhile, and which of the client's own it has processed. Nothing is published again.
 
+A subscription that the bus has refused is not remembered, if it is known which one that was: a
+refusal comes before the reply to the next barrier, and only one packet that it may concern was sent
+since the barrier before.
+
 Waits grow and are drawn at random, so that the clients of a bus that was restarted do not all come
 at the same instant. They begin small again once a connection has lasted.
 """
@@ -12,7 +16,7 @@ import random
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from sbus.client.requests import Barrier
 from sbus.client.routes import spelling
@@ -36,9 +40,20 @@ _NAMES: Final = presence.JOIN.rpartition(b"/")[0]
 LASTING_SECONDS = 5.0
 """After so long a connection counts as good."""
 
-_SETTINGS: Final = controls.CLIENT_CONTROLS - {
-    *(controls.WHOAMI, controls.ME, controls.SYNC, presence.MEMBERS)
-}
+_QUESTIONS: Final = {controls.WHOAMI, controls.ME, controls.SYNC}
+_SETTINGS: Final = controls.CLIENT_CONTROLS - _QUESTIONS - {presence.MEMBERS}
+
+
+class _Sent(NamedTuple):
+    """How much was sent on the present connection."""
+
+    messages: int = 0
+    changes: int = 0
+    """Packets that are no messages."""
+    refusable: int = 0
+    """Those of them that the bus may refuse."""
+    pattern: bytes | None = None
+    """That of the last of these, if it has subscribed."""
 
 
 class Reconnection:
@@ -53,13 +68,13 @@ class Reconnection:
         a leave are of one kind."""
         self._patterns: Counter[bytes] = Counter()
         self._published = 0
-        """Messages on the present connection."""
         self._changes = 0
-        """Packets that are no messages, on the present connection."""
-        self._confirmed = (0, 0)
-        """How many of both the bus has processed, as far as is known."""
-        self._barriers: deque[tuple[int, tuple[int, int]]] = deque()
-        """Tickets without a reply, and how many of both had been sent before each."""
+        self._refusable = 0
+        self._pattern: bytes | None = None
+        self._confirmed = _Sent()
+        """What of it the bus has processed, as far as is known."""
+        self._barriers: deque[tuple[int, _Sent]] = deque()
+        """Tickets without a reply, and what had been sent before each."""
         self._delay_seconds = DELAY_SECONDS_MIN
         self._made_at = self._clock()
 
@@ -73,11 +88,22 @@ class Reconnection:
             return
         self._changes += 1
         if packet.startswith(SUBSCRIBE_WORD):
-            self._patterns[spelling(packet[len(SUBSCRIBE_WORD) :])] += 1
+            pattern = spelling(packet[len(SUBSCRIBE_WORD) :])
+            self._patterns[pattern] += 1
+            self._note_refusable(pattern)
         elif packet.startswith(UNSUBSCRIBE_WORD):
             self._forget(spelling(packet[len(UNSUBSCRIBE_WORD) :]))
-        elif _is_setting(key := packet[len(CONTROL_WORD) :].partition(NUL)[0]):
-            self._settings[key.rpartition(b"/")[0]] = packet
+        elif (key := packet[len(CONTROL_WORD) :].partition(NUL)[0]) not in _QUESTIONS:
+            if _is_setting(key):
+                self._settings[key.rpartition(b"/")[0]] = packet
+            self._note_refusable(None)
+
+    def _note_refusable(self, pattern: bytes | None) -> None:
+        self._refusable += 1
+        self._pattern = pattern
+
+    def _sent(self) -> _Sent:
+        return _Sent(self._published, self._changes, self._refusable, self._pattern)
 
     def _forget(self, pattern: bytes) -> None:
         if self._patterns[pattern] > 1:
@@ -101,18 +127,26 @@ class Reconnection:
     def note_barrier(self, ticket: int) -> None:
         """A barrier was sent: its reply confirms everything that was published before."""
         self._count_confirmed()
-        self._barriers.append((ticket, (self._published, self._changes)))
+        self._barriers.append((ticket, self._sent()))
 
     def _count_confirmed(self) -> None:
         while self._barriers and self._barrier.is_settled(self._barriers[0][0]):
             self._confirmed = self._barriers.popleft()[1]
 
+    def note_refusal(self) -> None:
+        """The bus has refused a packet, one before the oldest barrier without a reply."""
+        self._count_confirmed()
+        sent = self._barriers[0][1] if self._barriers else self._sent()
+        is_only_one = sent.refusable - self._confirmed.refusable == 1
+        if is_only_one and sent.messages == self._confirmed.messages and sent.pattern is not None:
+            self._forget(sent.pattern)
+
     def note_lost(self) -> int:
         """The connection has ended; returns how many messages on it are unconfirmed."""
         self._count_confirmed()
-        unconfirmed = self._published - self._confirmed[0]
-        self._published = self._changes = 0
-        self._confirmed = (0, 0)
+        unconfirmed = self._published - self._confirmed.messages
+        self._published = self._changes = self._refusable = 0
+        self._confirmed = _Sent()
         self._barriers.clear()
         if self._clock() - self._made_at > LASTING_SECONDS:
             self._delay_seconds = DELAY_SECONDS_MIN
@@ -121,12 +155,14 @@ class Reconnection:
     def has_unconfirmed_changes(self) -> bool:
         """Whether the bus may not have processed a packet that is no message."""
         self._count_confirmed()
-        return self._changes > self._confirmed[1]
+        return self._changes > self._confirmed.changes
 
     def note_made(self) -> None:
         """The connection is there again, and what was set again is unconfirmed."""
         self._made_at = self._clock()
         self._changes += 1
+        for pattern in self._patterns.elements():
+            self._note_refusable(pattern)
 
     def next_delay(self) -> float:
         """How many seconds to wait before the next attempt."""

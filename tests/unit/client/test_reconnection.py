@@ -5,7 +5,7 @@ wait for.
 """
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,7 @@ from sbus.protocol.packets import Message, encode_publish, encode_subscribe, enc
 from tests.unit.client.fake_bus import ANSWER, GREETING, WHOAMI, FakeBus
 
 TOO_MANY = b"CMSG !/error\0too-many-connections your user has as many as it may"
+REFUSAL = b"CMSG !/error\0not-allowed you may not subscribe to this"
 CLOSED = "the bus closed the connection"
 
 
@@ -90,6 +91,17 @@ def finish(steps: Iterator[Wait]) -> None:
         next(steps)
 
 
+def subscribed_again(fake: FakeBus, link: Link[Message | Lost]) -> list[bytes]:
+    """Lose the connection, and make it again; the packets that subscribe."""
+    lose(fake, link)
+    steps = connect_again(fake, link)
+    fake.send(ANSWER)
+    finish(steps)
+    link.sock.shutdown(socket.SHUT_WR)
+    packets = iter(fake.receive, b"")
+    return [packet for packet in packets if packet.startswith(b"SUB ")]
+
+
 class TestALostConnection:
     def test_is_set_as_before(self, fake: FakeBus, link: Link[Message | Lost]) -> None:
         send(link, b"CMSG echo/off", b"SUB a/*", b"SUB a/*", b"SUB b", b"UNSUB a/**", b"UNSUB b")
@@ -115,6 +127,38 @@ class TestALostConnection:
         assert not link.is_lost
         assert [fake.receive() for _ in range(2)] == [b"SUB a/*", b"SUB c"]
         fake.receive_nothing()
+
+    def test_does_not_ask_again_for_what_was_refused(
+        self, fake: FakeBus, link: Link[Message | Lost]
+    ) -> None:
+        send(link, b"SUB a", b"SUB b")
+        ask(link)
+        fake.send(ANSWER)
+        send(link, b"SUB b")
+        ask(link)
+        send(link, b"SUB c")
+        ask(link)
+        fake.send(REFUSAL, ANSWER, REFUSAL, ANSWER)
+        assert subscribed_again(fake, link) == [b"SUB a", b"SUB b"]
+
+    @pytest.mark.parametrize(
+        "others", [(b"SUB b",), (b"MSG k\0",), (b"CMSG blocking/soft/block",), (b"SUB b", WHOAMI)]
+    )
+    def test_asks_again_for_what_may_not_have_been_refused(
+        self, fake: FakeBus, link: Link[Message | Lost], others: Sequence[bytes]
+    ) -> None:
+        send(link, b"SUB a", *others)
+        ask(link)
+        fake.send(REFUSAL)
+        assert b"SUB a" in subscribed_again(fake, link)
+
+    def test_does_not_ask_a_third_time_for_what_the_next_bus_refuses(
+        self, fake: FakeBus, link: Link[Message | Lost]
+    ) -> None:
+        send(link, b"SUB a")
+        assert subscribed_again(fake, link) == [b"SUB a"]
+        fake.send(REFUSAL)
+        assert subscribed_again(fake, link) == []
 
     def test_is_lost_until_the_bus_replies(self, fake: FakeBus, link: Link[Message | Lost]) -> None:
         lose(fake, link)
