@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sbus import blocking
     from sbus.client.connection import Connection, connect
     from sbus.client.inbox import InboxFull, InboxStatistics
-    from sbus.client.message_queue import Lost, Reconnected
+    from sbus.client.message_queue import Lost, NotKept, Reconnected
     from sbus.client.requests import Identity
     from sbus.protocol.packets import Message
     from sbus.protocol.presence import Member, MemberChange
@@ -57,6 +57,7 @@ __all__ = [
     "Message",
     "MessagesLost",
     "MessagesUnconfirmed",
+    "NotKept",
     "PacketRefused",
     "PatternWarning",
     "ProtocolViolation",
@@ -77,6 +78,7 @@ _HOMES = {
     "Member": "sbus.protocol.presence",
     "MemberChange": "sbus.protocol.presence",
     "Message": "sbus.protocol.packets",
+    "NotKept": "sbus.client.message_queue",
     "Reconnected": "sbus.client.message_queue",
     "connect": "sbus.client.connection",
 }
