@@ -35,7 +35,10 @@ def from_text(text: str) -> bytes:
     while (backslash := text.find("\\", at)) >= 0:
         escape = _ESCAPE.match(text, backslash)
         if escape is None:
-            raise ValueError(f"a backslash stands for nothing at character {backslash}")
+            raise ValueError(
+                f"the backslash at character {backslash} stands for nothing: a byte is written "
+                "\\xNN, a backslash \\\\"
+            )
         parts.append(text[at:backslash].encode(errors="surrogateescape"))
         parts.append(bytes.fromhex(escape[1]) if escape[1] else b"\\")
         at = escape.end()

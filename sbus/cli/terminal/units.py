@@ -1,15 +1,17 @@
-"""Numbers for people: three significant digits and a unit.
+"""Numbers for people: three significant digits and a unit. And lengths of time from people.
 
 There is no space between number and unit, so that `awk` sees one word and `sort -h` knows the
 order. `--json` has the exact figures.
 """
 
+import re
 from collections.abc import Iterable
 
 from sbus.protocol.admin_results import Latency
 
 _THOUSANDS = ("", "k", "M", "G", "T", "P", "E")
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 EXACT_BELOW = 10_000
 """Counts up to four digits are shown as they are."""
 UNKNOWN = "-"
@@ -105,3 +107,11 @@ def enumerated(words: Iterable[object]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     *before, last = map(str, words)
     return f"{', '.join(before)} and {last}" if before else last
+
+
+def parse_seconds(text: str) -> float:
+    """A length of time: 500ms, 10s, 5m, 1h, 1d. Raises ValueError, also for no time at all."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", text)
+    if match is None or not (seconds := float(match[1]) * _SECONDS[match[2]]):
+        raise ValueError(f"{text!r} is no length of time, such as 500ms, 10s, 5m, 1h")
+    return seconds

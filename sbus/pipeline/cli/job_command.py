@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from sbus.cli.optional_packages import needs_packages
+from sbus.cli.terminal.units import parse_seconds
 from sbus.errors import ConfigurationError, SbusError
-from sbus.pipeline.durations import parse_seconds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

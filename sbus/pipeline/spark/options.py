@@ -14,9 +14,9 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
+from sbus.cli.terminal.units import parse_seconds
 from sbus.errors import AddressError, ClientFault, ConfigurationError
 from sbus.limits import Limits
-from sbus.pipeline.durations import parse_seconds
 from sbus.pipeline.store.schemas import timestamp_us
 from sbus.pipeline.store.stored_file import absolute
 from sbus.protocol.keys import SLASH, check_pattern, parse_pattern
@@ -226,9 +226,7 @@ def _bytes(option: str, text: str) -> bytes:
     try:
         data = from_text(text)
     except ValueError as error:
-        raise ConfigurationError(
-            f"{option}: {text!r}: {error}; a byte is written \\xNN, a backslash \\\\"
-        ) from error
+        raise ConfigurationError(f"{option}: {text!r}: {error}") from error
     if b"\0" in data:
         raise ConfigurationError(f"{option}: {text!r}: no key holds a NUL")
     return data

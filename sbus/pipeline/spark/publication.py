@@ -98,9 +98,7 @@ def _key_of(key: bytes | str | None) -> bytes:
     try:
         name = from_text(key) if isinstance(key, str) else key
     except ValueError as error:
-        raise RowsRefused(
-            f"{_shown(key)} is no key: {error}; a byte is written \\xNN, a backslash \\\\"
-        ) from error
+        raise RowsRefused(f"{_shown(key)} is no key: {error}") from error
     if b"\0" in name:
         raise RowsRefused(f"the key {_shown(name)} holds a NUL")
     if is_reserved(name, SLASH) and not is_secret_key(name):
