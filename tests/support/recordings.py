@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sbus.pipeline.store.row_batches import RecorderIdentity, RowBatch
+from sbus.pipeline.store.row_batches import RecorderIdentity
 from sbus.pipeline.store.schemas import (
     CLIENTS,
     EVENTS,
@@ -105,9 +105,7 @@ def write(
                 whole = getattr(tables, name)
                 own = whole.filter(pc.equal(whole["recorder"], identity.recorder)).combine_chunks()
                 for batch in own.to_batches(max_chunksize=batch_rows):
-                    newest_us = pc.max(batch["timestamp"].cast(pa.int64())).as_py()
-                    rows = conform(batch, SEGMENT_SCHEMAS[name])
-                    writer.tables[name].append(RowBatch(rows, newest_us))
+                    writer.tables[name].append(conform(batch, SEGMENT_SCHEMAS[name]))
 
 
 def _identities(tables: Tables) -> list[RecorderIdentity]:

@@ -9,6 +9,7 @@ and taking never wait, so cancelling a task loses nothing.
 import time
 from collections.abc import Sequence
 
+import pyarrow as pa
 import trio
 
 from sbus.client.message_joiner import MissedItems, MonitoredBatch
@@ -16,7 +17,6 @@ from sbus.client.message_queue import Lost
 from sbus.errors import SbusError
 from sbus.pipeline.recorder import message_rows
 from sbus.pipeline.recorder.message_rows import GAP_PACKET
-from sbus.pipeline.store.row_batches import RowBatch
 from sbus.pipeline.store.writer import Rolling, TableWriter
 from sbus.unix.errno_sets import DISK_FULL
 
@@ -86,7 +86,7 @@ class Buffer:
         """Here `lost` messages are missing; None if the number is unknown."""
         raise NotImplementedError
 
-    def take(self, first_offset: int) -> RowBatch:
+    def take(self, first_offset: int) -> pa.RecordBatch:
         """Everything, as rows; there is something."""
         raise NotImplementedError
 
@@ -110,7 +110,7 @@ class PacketBuffer(Buffer):
         self._losses[len(self._packets)] = lost
         self.put([GAP_PACKET], [time.time_ns()])
 
-    def take(self, first_offset: int) -> RowBatch:
+    def take(self, first_offset: int) -> pa.RecordBatch:
         packets, stamps_ns, losses = self._packets, self._stamps_ns, self._losses
         self._packets, self._stamps_ns, self._losses = [], [], {}
         self._count_taken()
@@ -133,7 +133,7 @@ class MonitorBuffer(Buffer):
     def put_gap(self, lost: int | None) -> None:
         self.put([Lost(lost)])
 
-    def take(self, first_offset: int) -> RowBatch:
+    def take(self, first_offset: int) -> pa.RecordBatch:
         items, self._items = self._items, []
         self._count_taken()
         now_us = time.time_ns() // 1000
@@ -156,7 +156,7 @@ async def write_out(
         await write(table, buffer.take(table.next_offset), rolling)
 
 
-async def write(table: TableWriter, batch: RowBatch, rolling: Rolling) -> None:
+async def write(table: TableWriter, batch: pa.RecordBatch, rolling: Rolling) -> None:
     """Commit a batch, in a thread. Raises RecordingStopped."""
     try:
         await trio.to_thread.run_sync(table.append, batch, rolling)

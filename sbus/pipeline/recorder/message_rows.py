@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from sbus.client.message_joiner import MissedItems, MonitoredBatch
 from sbus.client.message_queue import Lost
-from sbus.pipeline.store.row_batches import Losses, RowBatch, message_batch
+from sbus.pipeline.store.row_batches import Losses, message_batch
 from sbus.pipeline.store.schemas import MESSAGES
 from sbus.protocol.packets import NUL, PUBLISH_WORD
 from sbus.protocol.text import to_text
@@ -34,7 +34,7 @@ def of_packets(
     packets: Sequence[bytes],
     stamps_ns: Sequence[int],
     losses: Losses,
-) -> RowBatch:
+) -> pa.RecordBatch:
     """Rows of packets, with `GAP_PACKET` at the places of losses, and of their times of arrival."""
     parts = [packet.partition(NUL) for packet in packets]
     columns = {
@@ -49,7 +49,7 @@ def of_monitored(
     first_offset: int,
     items: Sequence[MonitoredBatch | MissedItems | Lost],
     now_us: int,
-) -> RowBatch:
+) -> pa.RecordBatch:
     """Rows of messages with their publishers; losses get the timestamp `now_us`."""
     keys: list[str] = []
     sizes: list[int | None] = []

@@ -17,8 +17,8 @@ import msgspec
 import pyarrow as pa
 from pyarrow.fs import FileSelector, LocalFileSystem
 
-from sbus.pipeline.store.recorder_file import locked, sync
 from sbus.pipeline.store.stored_file import file_system
+from sbus.unix.durable_files import locked, sync
 
 
 class Ledger(msgspec.Struct):

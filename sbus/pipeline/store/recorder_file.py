@@ -4,11 +4,8 @@ It says who records, and where sealed rows go. Its name has the incarnation, so 
 recordings of one recorder were copied into one directory.
 """
 
-import fcntl
 import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +13,7 @@ import msgspec
 
 from sbus.errors import ConfigurationError
 from sbus.pipeline.store.row_batches import RecorderIdentity
+from sbus.unix.durable_files import sync
 
 VERSION: Final = 2
 PATTERN: Final = "recorder-*.json"
@@ -97,23 +95,3 @@ def begin(directory: Path, identity: RecorderIdentity, table: str | None) -> Rec
     for path in (home, directory, directory.parent):
         sync(path)
     return new
-
-
-def sync(path: Path) -> None:
-    """Bring a file, or the names in a directory, to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """One process at a time has the lock of a directory."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

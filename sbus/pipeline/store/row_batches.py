@@ -6,7 +6,7 @@ import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -46,27 +46,19 @@ class RecorderIdentity:
         return cls(f"{name}-{digest}", host, bus)
 
 
-class RowBatch(NamedTuple):
-    """Rows, and their newest timestamp."""
-
-    rows: pa.RecordBatch
-    newest_us: int
-
-
 def row_batch(
     table: str,
     first_offset: int,
     stamps_us: "np.ndarray[Any, np.dtype[np.int64]]",
     columns: Mapping[str, pa.Array],
-) -> RowBatch:
+) -> pa.RecordBatch:
     """Rows with the offsets from `first_offset` on; the other columns of the table are null."""
     known = {
         "offset": pa.array(np.arange(first_offset, first_offset + len(stamps_us))),
         "timestamp": pa.array(stamps_us, TIMESTAMP),
         **columns,
     }
-    rows = conform(pa.RecordBatch.from_pydict(known), SEGMENT_SCHEMAS[table])
-    return RowBatch(rows, int(stamps_us.max()))
+    return conform(pa.RecordBatch.from_pydict(known), SEGMENT_SCHEMAS[table])
 
 
 def message_batch(
@@ -74,7 +66,7 @@ def message_batch(
     stamps_us: "np.ndarray[Any, np.dtype[np.int64]]",
     columns: Mapping[str, pa.Array],
     losses: Losses,
-) -> RowBatch:
+) -> pa.RecordBatch:
     """Rows of the table `messages`, with `key` and `value`; gaps at the places of `losses`."""
     count = len(stamps_us)
     if losses:

@@ -24,10 +24,10 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from sbus.errors import SbusError
-from sbus.pipeline.store.recorder_file import locked, sync
 from sbus.pipeline.store.schemas import FILE_SCHEMAS, PARTITIONS, timestamp_us
 from sbus.pipeline.store.stored_file import StoredFile
 from sbus.protocol.text import one_line
+from sbus.unix.durable_files import locked, sync
 
 ROW_GROUP_ROWS = 131_072
 COMPACT_BYTES = 128 * 1024 * 1024

@@ -28,11 +28,12 @@ from pyarrow.fs import LocalFileSystem
 
 from sbus.errors import SbusError
 from sbus.pipeline.store import segment_file
-from sbus.pipeline.store.recorder_file import RecorderFile, sync
+from sbus.pipeline.store.recorder_file import RecorderFile
 from sbus.pipeline.store.schemas import FILE_SCHEMAS, TABLES, conform
 from sbus.pipeline.store.sealed_table import ROW_GROUP_ROWS, SealedTable
 from sbus.pipeline.store.segment_file import RecordingDamaged, first_offset, segment_files
 from sbus.pipeline.store.stored_file import file_system
+from sbus.unix.durable_files import sync
 
 _ROW_GROUP_BYTES = 32 * 1024 * 1024
 _DAY_US = 86_400_000_000

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sbus.errors import SbusError
 from sbus.pipeline.store import commit_index
-from sbus.pipeline.store.recorder_file import sync
-from sbus.pipeline.store.row_batches import RowBatch
+from sbus.unix.durable_files import sync
 
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 """Most columns hold the same value in every row."""
@@ -47,17 +47,17 @@ class SegmentFileWriter:
             raise
         sync(path.parent)
 
-    def append(self, batch: RowBatch) -> None:
+    def append(self, batch: pa.RecordBatch) -> None:
         """Commit a batch with the next offsets; any thread may call this, one at a time.
 
         Raises OSError; then the batch is not committed, and no other can be.
         """
-        rows, newest_us = batch
-        self._stream.write_batch(rows)
+        self._stream.write_batch(batch)
         data = self._unwritten.getvalue()
         self._unwritten.seek(0)
         self._unwritten.truncate()
-        end = self.end + rows.num_rows
+        end = self.end + batch.num_rows
+        newest_us = pc.max(batch["timestamp"].cast(pa.int64())).as_py()
         entry = commit_index.seal(end, self.bytes + len(data), newest_us, data)
         try:
             _write(self._data, data)

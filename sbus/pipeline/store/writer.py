@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+import pyarrow as pa
+
 from sbus.errors import ConfigurationError
 from sbus.pipeline.store import recorder_file, segment_file
 from sbus.pipeline.store.recorder_file import RecorderFile
-from sbus.pipeline.store.row_batches import RecorderIdentity, RowBatch
+from sbus.pipeline.store.row_batches import RecorderIdentity
 from sbus.pipeline.store.schemas import SEGMENT_SCHEMAS, TABLES
 from sbus.pipeline.store.segment_file import SegmentFileWriter, segment_files, segment_path
 
@@ -47,7 +49,7 @@ class TableWriter:
     def next_offset(self) -> int:
         return self._file.end
 
-    def append(self, batch: RowBatch, rolling: Rolling | None = None) -> None:
+    def append(self, batch: pa.RecordBatch, rolling: Rolling | None = None) -> None:
         """Commit rows with the offsets from `next_offset` on; end the segment file if it is due.
 
         Raises OSError; then the recording can only be closed. What was committed is before

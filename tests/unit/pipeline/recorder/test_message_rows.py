@@ -28,13 +28,12 @@ def test_packets_and_losses_become_rows_in_order(
     packets = [b"MSG %b\0%b" % item if isinstance(item, tuple) else GAP_PACKET for item in items]
     losses = {at: item for at, item in enumerate(items) if not isinstance(item, tuple)}
     batch = of_packets(first, packets, stamps_ns, losses)
-    batch.rows.validate(full=True)
-    assert batch.rows.schema.equals(SEGMENT_SCHEMAS["messages"])
+    batch.validate(full=True)
+    assert batch.schema.equals(SEGMENT_SCHEMAS["messages"])
     stamps_us = [ns // 1000 for ns in stamps_ns]
-    assert batch.newest_us == max(stamps_us)
-    assert batch.rows["offset"].to_pylist() == list(range(first, first + len(items)))
-    assert batch.rows["timestamp"].cast(pa.int64()).to_pylist() == stamps_us
-    shown = [batch.rows[name].to_pylist() for name in ("kind", "key", "value", "lost")]
+    assert batch["offset"].to_pylist() == list(range(first, first + len(items)))
+    assert batch["timestamp"].cast(pa.int64()).to_pylist() == stamps_us
+    shown = [batch[name].to_pylist() for name in ("kind", "key", "value", "lost")]
     for item, kind, key, value, lost in zip(items, *shown, strict=True):
         if isinstance(item, tuple):
             assert (kind, from_text(key), value, lost) == ("MSG", *item, None)
@@ -80,9 +79,9 @@ def test_monitored_messages_become_rows_with_their_publishers() -> None:
         Lost(None),
     ]
     batch = of_monitored(5, batches, 3_000_000)
-    batch.rows.validate(full=True)
+    batch.validate(full=True)
     columns = ("key", "value", "kind", "lost", "client", "uid", "gid", "pid", "program")
-    rows = zip(*(batch.rows[name].to_pylist() for name in columns), strict=True)
+    rows = zip(*(batch[name].to_pylist() for name in columns), strict=True)
     nobody = (None,) * 5
     assert list(rows) == [
         ("k", b"v", "MSG", None, 11, 12, 13, 14, "lampd"),
@@ -91,11 +90,10 @@ def test_monitored_messages_become_rows_with_their_publishers() -> None:
         ("!/cred///", None, "MSG", None, 11, 12, 13, 14, ""),
         ("", b"", "GAP", None, *nobody),
     ]
-    assert batch.rows["offset"].to_pylist() == [5, 6, 7, 8, 9]
-    assert batch.rows["recipients"].to_pylist() == [3, 0, None, None, None]
+    assert batch["offset"].to_pylist() == [5, 6, 7, 8, 9]
+    assert batch["recipients"].to_pylist() == [3, 0, None, None, None]
     stamps_us = [1_500_000, 1_500_000, 3_000_000, 2_000_000, 3_000_000]
-    assert batch.rows["timestamp"].cast(pa.int64()).to_pylist() == stamps_us
-    assert batch.newest_us == 3_000_000
+    assert batch["timestamp"].cast(pa.int64()).to_pylist() == stamps_us
 
 
 PAYLOADS = st.none() | st.binary(max_size=20)
@@ -123,7 +121,7 @@ def test_rows_of_batches_are_those_of_their_messages(
         cut = data.draw(st.integers(0, len(whole)))
         batches.append(monitored(keys, sizes, recipients, whole[:cut], whole[cut:]))
         wanted += [(*one, "MSG", None) for one in item]
-    rows = of_monitored(0, batches, 0).rows
+    rows = of_monitored(0, batches, 0)
     rows.validate(full=True)
     sizes = [value if value is None else len(value) for value in rows["value"].to_pylist()]
     assert rows["payload_bytes"].to_pylist() == sizes

@@ -27,6 +27,7 @@ from sbus.pipeline.store.sealed_table import SealedTable, SealedTableFailed
 from sbus.pipeline.store.sealing import Interrupted, Sealer
 from sbus.pipeline.store.segment_file import RecordingDamaged
 from sbus.pipeline.store.writer import RecordingWriter
+from sbus.unix import durable_files
 from tests.support.delta_programs import PROGRAMS, Program, deltalake
 from tests.support.threads import Task, meanwhile
 from tests.support.written import (
@@ -304,7 +305,7 @@ def test_what_is_committed_is_on_disk(tmp_path: Path, monkeypatch: pytest.Monkey
 
     def note(path: Path) -> None:
         synced.add(path)
-        recorder_file.sync(path)
+        durable_files.sync(path)
 
     for module in (sealing, sealed_table):
         monkeypatch.setattr(module, "sync", note)

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from sbus.errors import ConfigurationError
+from sbus.pipeline.store import commit_index
 from sbus.pipeline.store.reader import Recording
 from sbus.pipeline.store.row_batches import RecorderIdentity
 from sbus.pipeline.store.sealed_table import SealedTableFailed
 from sbus.pipeline.store.sealing import Sealer
-from sbus.pipeline.store.segment_file import RecordingDamaged, index_path, recover
+from sbus.pipeline.store.segment_file import RecordingDamaged, index_path, recover, segment_files
 from sbus.pipeline.store.writer import RecordingWriter
 from tests.support.written import (
     IDENTITY,
@@ -182,6 +183,15 @@ def test_a_flipped_bit_in_a_committed_batch_is_an_error(tmp_path: Path) -> None:
     assert [(file.first, file.end) for file in sealed_files(tmp_path)] == [(3, 6)]
     assert offsets(messages(tmp_path)) == [3, 4, 5], "others are sealed"
     assert first.with_suffix(".damaged").exists()
+
+
+def test_the_index_has_the_newest_time_of_each_batch(tmp_path: Path) -> None:
+    with RecordingWriter(tmp_path, IDENTITY) as writer:
+        append(writer, [NOON_US + 7, NOON_US + 9, NOON_US + 8])
+        append(writer, [NOON_US])
+        (path,) = segment_files(writer.home, "messages")
+        entries = commit_index.parse(index_path(path).read_bytes())
+    assert [entry.newest_us for entry in entries] == [NOON_US + 9, NOON_US]
 
 
 def test_a_full_disk_leaves_committed_rows_intact(tmp_path: Path) -> None:
