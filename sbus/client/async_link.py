@@ -6,7 +6,8 @@ and a cancelled task loses nothing: receiving a packet and putting it in the inb
 includes no checkpoint.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import islice
 from typing import Generic
 
 import anyio
@@ -16,6 +17,7 @@ from sbus.client.link import (
     CONNECT_RETRY_SECONDS,
     READ_PACKETS_MAX,
     REASON_SECONDS_MAX,
+    SEND_PACKETS_MAX,
     SEND_RETRY_SECONDS,
     Link,
 )
@@ -55,6 +57,16 @@ class AsyncLink(Generic[Item]):
             while not await self._try_to_send(packet):
                 await self._wait(anyio.wait_writable)
             return self.link.note_request(packet, requests)
+
+    async def send_many(self, packets: Iterator[bytes]) -> None:
+        """Send all of these, which are no requests, when the bus has room; others send between."""
+        while some := list(islice(packets, SEND_PACKETS_MAX)):
+            left = iter(some)
+            async with self._sending:
+                while (packet := self.link.send_many_nowait(left)) is not None:
+                    while not await self._try_to_send(packet):
+                        await self._wait(anyio.wait_writable)
+            await checkpoint()
 
     async def _try_to_send(self, packet: bytes) -> bool:
         while True:

@@ -4,6 +4,7 @@ import contextlib
 import select
 import threading
 import time
+from collections.abc import Iterator
 from typing import Generic, NoReturn
 
 from sbus.client.link import (
@@ -91,6 +92,12 @@ class BlockingLink(Generic[Item]):
             while not self._try_to_send(packet, deadline):
                 self._wait(select.POLLOUT, deadline)
             return self.link.note_request(packet, requests)
+
+    def send_many(self, packets: Iterator[bytes], deadline: Deadline) -> None:
+        """Send all of these, which are no requests, when the bus has room."""
+        with self.call:
+            while (packet := self.link.send_many_nowait(packets)) is not None:
+                self.send(packet, deadline)
 
     def _try_to_send(self, packet: bytes, deadline: Deadline) -> bool:
         while True:

@@ -3,7 +3,7 @@
 Every public coroutine is a checkpoint.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, Unpack, overload
 
@@ -108,6 +108,13 @@ class Connection(Generic[Item]):
         bytes; a refusal by the bus is raised by a later `sync`, `whoami` or `receive`.
         """
         await self._io.send(self._link.encoder.publish(key, payload))
+
+    async def publish_many(self, key: bytes | str, payloads: Iterable[bytes | str]) -> None:
+        """Publish a message for each payload, in less time than one by one.
+
+        Raises the same as `publish`; then, or if it is cancelled, some may have been sent.
+        """
+        await self._io.send_many(self._link.encoder.publish_many(key, payloads))
 
     async def control(self, key: bytes | str, payload: bytes | str | None = None) -> None:
         """Send a control message ("Flood control"); ConfigurationError in the dot dialect."""

@@ -13,7 +13,7 @@ import msgspec
 from sbus.client.message_queue import Item, Lost, MessageQueue, Reconnected
 from sbus.client.names import NameRequests
 from sbus.client.replies import Replies
-from sbus.client.requests import Barrier, MeRequests
+from sbus.client.requests import Barrier, MeRequests, WhoamiBarrier
 from sbus.client.routes import Routes
 from sbus.errors import (
     BusError,
@@ -27,6 +27,10 @@ from sbus.protocol.codes import LAST_CODES, PACKETS_LOST
 from sbus.protocol.keys import SLASH, Dialect
 from sbus.protocol.packets import ControlMessage, parse_server_packet
 
+_DOT_ADVICE = (
+    " and has sent nothing; if it has the dot dialect, connect with dialect='dot', "
+    "or with sbusctl --dialect dot"
+)
 COUNT_DIGITS_MAX = 20
 """Digits of a count of 64 bits in a notice."""
 
@@ -128,8 +132,16 @@ class Inbox(Generic[Item]):
         if can_mend is not None and can_mend(code):
             self._last_notice = None
             return reason
+        if code is None and self._has_heard_nothing():
+            reason += _DOT_ADVICE
         self.end(Disconnected, reason)
         return None
+
+    def _has_heard_nothing(self) -> bool:
+        """Whether the bus has sent nothing, though it was to tell the reason of the end."""
+        heard = self._messages_received + self._gaps + self._packets_refused
+        has_replied = self._barrier.identity is not None
+        return isinstance(self._barrier, WhoamiBarrier) and not (heard or has_replied)
 
     def end(self, kind: type[BusError], text: str) -> None:
         """Nothing more will arrive: once the queue is empty, raise `kind(text)`."""

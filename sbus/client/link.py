@@ -49,6 +49,8 @@ CONNECT_RETRY_SECONDS = 0.01
 report when that changes."""
 SEND_RETRY_SECONDS = 0.01
 """Pause before sending and reading again, when both have to go on."""
+SEND_PACKETS_MAX = 64
+"""Packets sent at a time, until other tasks have a turn."""
 READ_PACKETS_MAX = 64
 """Packets read at a time when the user wants one."""
 
@@ -260,6 +262,23 @@ class Link(Generic[Item]):
         if self._reconnection is not None:
             self._reconnection.note_sent(packet)
         return True
+
+    def send_many_nowait(self, packets: Iterator[bytes]) -> bytes | None:
+        """Send one after the other; returns the first that could not be sent, for `send_nowait`,
+        which says why, or None after all of them."""
+        self.inbox.raise_end()
+        send, longest = self.sock.send, self._packet_bytes_max
+        note_sent = None if self._reconnection is None else self._reconnection.note_sent
+        for packet in packets:
+            if len(packet) > longest or self.is_lost:
+                return packet
+            try:
+                send(packet)
+            except OSError:
+                return packet
+            if note_sent is not None:
+                note_sent(packet)
+        return None
 
     def _send(self, packet: bytes) -> bool:
         try:

@@ -5,6 +5,7 @@ for some of it. A pattern that is allowed, but hardly what is meant, is a Patter
 """
 
 import warnings
+from collections.abc import Iterable, Iterator
 
 from sbus.errors import ClientFault, ConfigurationError, PacketRefused, PatternWarning
 from sbus.limits import Limits
@@ -47,6 +48,14 @@ class PacketEncoder:
 
     def payload(self, payload: bytes | str) -> bytes:
         return to_bytes(payload, "a payload")
+
+    def publish_many(self, key: bytes | str, payloads: Iterable[bytes | str]) -> Iterator[bytes]:
+        """A packet for each payload."""
+        beginning = self.publish(key, b"")
+        return (
+            beginning + (payload if type(payload) is bytes else to_bytes(payload, "a payload"))
+            for payload in payloads
+        )
 
     def subscribe(self, pattern: bytes | str) -> bytes:
         checked = self._pattern(pattern)

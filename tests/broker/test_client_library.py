@@ -223,6 +223,38 @@ async def test_echo_can_be_turned_off(bus: Bus) -> None:
 
 
 @on_both_event_loops
+async def test_a_bus_of_the_dot_dialect_is_named_as_what_may_have_hung_up(tmp_path: Path) -> None:
+    with running_bus(tmp_path, "--dialect", "dot") as bus, anyio.fail_after(TIMEOUT_S):
+        with pytest.raises(sbus.Disconnected, match="connect with dialect='dot'"):
+            async with sbus.connect(bus.address) as client:
+                await client.sync()
+        assert b"sbusctl --dialect dot" in bus.sbusctl("ping", "--count", "1").stderr
+
+
+async def test_many_messages_are_published_at_once(tmp_path: Path) -> None:
+    """More than the bus takes without a wait, and up to the first that is too long."""
+    payloads = [b"%d" % number for number in range(20_000)]
+    with running_bus(tmp_path) as bus, anyio.fail_after(TIMEOUT_S):
+        async with sbus.connect(bus.address) as listener, sbus.connect(bus.address) as speaker:
+            await listener.control("blocking/soft/block")
+            await listener.subscribe("k")
+            await listener.sync()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(speaker.publish_many, "k", payloads)
+                assert [(await listener.receive()).payload for _ in payloads] == payloads
+            with pytest.raises(sbus.PacketRefused, match="packet-too-long"):
+                await speaker.publish_many("k", [b"a", bytes(409_600), b"b"])
+            await speaker.sync()
+            assert (await listener.receive()).payload == b"a"
+        with sbus.blocking.connect(bus.address) as own:
+            own.subscribe("k")
+            own.publish_many("k", [b"1", "2"])
+            own.publish_many("k", [])
+            with pytest.raises(TypeError):
+                own.publish_many("k", [3])  # type: ignore[list-item]
+            assert [own.receive().payload for _ in range(2)] == [b"1", b"2"]
+
+
 async def test_the_dot_dialect(tmp_path: Path) -> None:
     with running_bus(tmp_path, "--dialect", "dot") as bus, anyio.fail_after(TIMEOUT_S):
         async with (

@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
@@ -22,6 +23,10 @@ from sbus.unix.standard_streams import INPUT, OUTPUT
 if TYPE_CHECKING:
     from sbus.client.blocking import Connection
     from sbus.protocol.packets import Message
+
+
+_CHUNK_BYTES = 256 * 1024
+"""Read at a time; a pipe usually has 64 KiB."""
 
 
 # -- pub -------------------------------------------------------------------------------------------
@@ -70,8 +75,15 @@ def _standard_input() -> BinaryIO:
 def _lines(stream: BinaryIO) -> Iterator[bytes]:
     """The lines as they arrive, without newlines. One that is too long for a packet is read only so
     far that the bus refuses it, as an endless line would fill the memory."""
-    while line := stream.readline(PACKET_BYTES_MAX + 1):
-        yield line.removesuffix(b"\n")
+    rest = b""
+    while chunk := os.read(stream.fileno(), _CHUNK_BYTES):
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from lines
+        if len(rest) > PACKET_BYTES_MAX:
+            yield rest
+            rest = b""
+    if rest:
+        yield rest
 
 
 def _contents(paths: Iterable[str]) -> Iterator[bytes]:
@@ -87,10 +99,10 @@ def _contents(paths: Iterable[str]) -> Iterator[bytes]:
 def _publish_all(bus: "Connection[Message]", key: bytes, payloads: Iterable[bytes]) -> None:
     """Publish each payload, and return when the bus has processed the last. Raises PacketRefused
     when it refused one; for a key that it refuses, after the first."""
-    for number, payload in enumerate(payloads):
-        bus.publish(key, payload)
-        if number == 0:
-            bus.sync()
+    left = iter(payloads)
+    bus.publish_many(key, islice(left, 1))
+    bus.sync()
+    bus.publish_many(key, left)
     bus.sync()
 
 
