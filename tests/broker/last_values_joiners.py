@@ -10,6 +10,7 @@ import argparse
 import random
 import tempfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -20,8 +21,8 @@ from tests.support.bus import Bus, running_bus
 
 KEYS = 20
 JOINERS_AT_ONCE = 20
-FOLLOWED_MAX = 500
-"""Numbers that a joiner reads before it leaves."""
+FOLLOWED = 1_000
+"""Numbers that a joiner reads before it leaves, unless the stream ends."""
 SYNC_EVERY = 50
 """Numbers between two barriers of the publisher, so that others have their turns."""
 
@@ -44,26 +45,29 @@ async def is_served(bus: sbus.Connection[sbus.Message]) -> bool:
         return False
 
 
-async def publish(address: str, messages: int, joined: anyio.Event) -> None:
-    """Publish the numbers, and then go on until the last joiner has read enough."""
-    number = 0
+async def publish(
+    address: str, messages: int, begin: Callable[[], object], moments: set[int]
+) -> None:
+    """Publish so many numbers, and `begin` a joiner at each of these moments."""
     async with sbus.connect(address) as bus:
-        while number < messages or not joined.is_set():
+        for number in range(messages):
+            if number in moments:
+                begin()
             await bus.publish(key_of(number), str(number))
-            number += 1
             if number % SYNC_EVERY == 0:
                 await bus.sync()
 
 
-async def join(address: str, followed: int) -> int:
+async def join(address: str, messages: int) -> int:
     """Join, compare, and return the first number that followed the snapshot."""
-    async with sbus.connect(address) as bus, bus.last_values("numbers/*") as messages:
-        items = await messages.receive_many()
-        first = int(items[-1].payload)
-        while int(items[-1].payload) < first + followed:
-            items += await messages.receive_many()
-    assert all(message.key == key_of(int(message.payload)) for message in items)
-    return place_of_joining([int(message.payload) for message in items])
+    numbers: list[int] = []
+    last = messages - 1
+    async with sbus.connect(address) as bus, bus.last_values("numbers/*") as stream:
+        while not numbers or numbers[-1] < min(last, numbers[0] + FOLLOWED):
+            for message in await stream.receive_many():
+                numbers.append(int(message.payload))
+                assert message.key == key_of(numbers[-1])
+    return place_of_joining(numbers)
 
 
 def key_of(number: int) -> bytes:
@@ -73,12 +77,13 @@ def key_of(number: int) -> bytes:
 def place_of_joining(numbers: list[int]) -> int:
     """The number before which the snapshot was taken: those before it are the newest of each key,
     and it and all others follow each other."""
-    at = len(numbers) - 1
-    while at >= 0 and numbers[at] == numbers[-1] - (len(numbers) - 1 - at):
+    for at in range(len(numbers) - 1, -1, -1):
+        if numbers[at] != numbers[-1] - (len(numbers) - 1 - at):
+            break
         if numbers[:at] == newest_before(numbers[at]):
             return numbers[at]
-        at -= 1
-    raise AssertionError(f"no snapshot and what follows it: {numbers}")
+    assert numbers == newest_before(numbers[-1] + 1), f"no snapshot and what follows it: {numbers}"
+    return numbers[-1] + 1
 
 
 def newest_before(number: int) -> list[int]:
@@ -94,21 +99,19 @@ def newest_before(number: int) -> list[int]:
 async def run(bus: Bus, joiners: int, messages: int) -> int:
     """Returns at how many different places they have joined."""
     places = set()
-    all_joined = anyio.Event()
     at_once = anyio.CapacityLimiter(JOINERS_AT_ONCE)
-
-    async def join_once(followed: int) -> None:
-        async with at_once:
-            places.add(await join(bus.address, followed))
+    moments = set(random.sample(range(messages), joiners))
 
     async with anyio.create_task_group() as tasks:
         await tasks.start(serve, bus.address)
-        tasks.start_soon(publish, bus.address, messages, all_joined)
+
         async with anyio.create_task_group() as joining:
-            for _ in range(joiners):
-                await anyio.sleep(random.uniform(0, 0.01))
-                joining.start_soon(join_once, random.randrange(FOLLOWED_MAX))
-        all_joined.set()
+
+            async def join_once() -> None:
+                async with at_once:
+                    places.add(await join(bus.address, messages))
+
+            await publish(bus.address, messages, lambda: joining.start_soon(join_once), moments)
         tasks.cancel_scope.cancel()
     return len(places)
 
