@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from sbus.client.inbox import InboxFull, InboxStatistics
     from sbus.client.message_queue import Lost, NotKept, Reconnected
     from sbus.client.requests import Identity
-    from sbus.protocol.packets import Message
+    from sbus.protocol.packets import Message, Sender
     from sbus.protocol.presence import Member, MemberChange
 
 __all__ = [
@@ -64,6 +64,7 @@ __all__ = [
     "Reconnected",
     "RequestFailed",
     "SbusError",
+    "Sender",
     "__version__",
     "blocking",
     "connect",
@@ -80,6 +81,7 @@ _HOMES = {
     "Message": "sbus.protocol.packets",
     "NotKept": "sbus.client.message_queue",
     "Reconnected": "sbus.client.message_queue",
+    "Sender": "sbus.protocol.packets",
     "connect": "sbus.client.connection",
 }
 

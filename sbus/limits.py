@@ -24,6 +24,8 @@ Places = Annotated[int, Meta(ge=1, le=65_536)]
 """Each takes shared memory from the start."""
 KeyBytes = Annotated[int, Meta(ge=1, le=6_144)]
 """As text a byte may take five bytes, and a key has to fit a packet of the admin protocol."""
+Packets = Annotated[int, Meta(ge=1, le=65_536)]
+"""The log has 16 bits for the number of a message in its batch."""
 Percent = Annotated[int, Meta(ge=1, le=100)]
 Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 Silence = Annotated[float, Meta(ge=1, le=1e9)]
@@ -170,7 +172,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     others."""
 
     # -- turns ---------------------------------------------------------------------------------
-    batch_packets_max: Positive = 64
+    batch_packets_max: Packets = 64
     """Packets read from one client in one turn: enough to enter the event loop once per batch and
     not once per message, few enough that the next user waits well under a millisecond."""
     batch_bytes_max: Positive = 512 * 1024

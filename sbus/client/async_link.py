@@ -47,7 +47,8 @@ class AsyncLink(Generic[Item]):
         """Connect, and greet the bus."""
         while not self.link.connect_nowait():  # noqa: ASYNC110 (a full queue sends no event)
             await anyio.sleep(CONNECT_RETRY_SECONDS)
-        await self.send(self.link.barrier.greeting)
+        for packet in self.link.greetings:
+            await self.send(packet)
         if self.link.can_reconnect:
             await self.ask(self.link.barrier)  # later, a refusal may concern a packet
 

@@ -82,7 +82,8 @@ class BlockingLink(Generic[Item]):
             if deadline.left_ms() == 0:
                 deadline.expire()
             time.sleep(CONNECT_RETRY_SECONDS)
-        self.send(self.link.barrier.greeting, deadline)
+        for packet in self.link.greetings:
+            self.send(packet, deadline)
         if self.link.can_reconnect:
             self.ask(self.link.barrier, deadline)  # later, a refusal may concern a packet
 

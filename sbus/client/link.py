@@ -90,7 +90,13 @@ class Link(Generic[Item]):
         """It could not be sent yet: try to read again soon."""
         self._sockaddr = parse_address(self.address).sockaddr()
         self._packet_bytes_max = options.get("packet_bytes_max", PACKET_BYTES_MAX)
-        self._view = memoryview(bytearray(self._packet_bytes_max))
+        self._received_bytes_max = self._packet_bytes_max
+        self.greetings = [self.barrier.greeting]
+        """The packets that a connection begins with."""
+        if options.get("sender", False):
+            self.greetings.append(encode_control(controls.SENDER_ON))
+            self._received_bytes_max += controls.SENDER_BYTES_MAX
+        self._view = memoryview(bytearray(self._received_bytes_max))
         self.sock = open_socket(self._packet_bytes_max)
         self._has_ended = False
         """The bus will send nothing more to the present socket."""
@@ -354,7 +360,7 @@ class Link(Generic[Item]):
             found = True
             if not length:
                 self._on_end()
-            elif length > self._packet_bytes_max:
+            elif length > self._received_bytes_max:
                 inbox.end(ProtocolViolation, self._describe_oversize(length))
             else:
                 inbox.feed(bytes(view[:length]))

@@ -16,6 +16,7 @@ class LinkOptions(TypedDict, total=False):
     `key_bytes_max`, `key_segments_max`: its limits of keys and patterns, if not 4,096 and 128.
     `inbox_messages_max`, `inbox_bytes_max`: how much may wait to be received while a call looks for
     a reply.
+    `sender`: each message has a `sender`: who has published it, and its place in the total order.
     `reconnect`: when the bus goes away, wait for it, and subscribe and set as before. Receiving
     shows the gap as Reconnected or ConnectionInterrupted. No message is published twice: the ones
     that the bus may not have processed are counted in MessagesUnconfirmed, which the next `sync`,
@@ -30,6 +31,7 @@ class LinkOptions(TypedDict, total=False):
     inbox_messages_max: int
     inbox_bytes_max: int
     reconnect: bool
+    sender: bool
 
 
 def check_options(losses: Losses, options: LinkOptions) -> None:
@@ -40,6 +42,8 @@ def check_options(losses: Losses, options: LinkOptions) -> None:
         raise TypeError(f"connect has no option {unknown[0]!r}; there are losses, {known}")
     _check_choice("losses", losses, get_args(Losses))
     _check_choice("dialect", options.get("dialect", SLASH.name), tuple(DIALECTS))
+    if options.get("sender") and options.get("dialect") not in (None, SLASH.name):
+        raise ConfigurationError(f"sender needs the dialect {SLASH.name}")
     for name, value in options.items():
         if name.endswith("_max") and not (isinstance(value, int) and value > 0):
             raise ConfigurationError(f"{name} is {value!r}: it has to be a number from 1 on")

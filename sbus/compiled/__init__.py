@@ -51,6 +51,7 @@ STEP: Final = _load()
 if TYPE_CHECKING or STEP == "python":
     from sbus.compiled.records import (
         LogRecord,
+        OriginRecord,
         OutboxRecord,
         RouteRecord,
         SessionRecord,
@@ -59,6 +60,7 @@ if TYPE_CHECKING or STEP == "python":
 else:
     from sbus.compiled._step import (
         LogRecord,
+        OriginRecord,
         OutboxRecord,
         RouteRecord,
         SessionRecord,
@@ -70,6 +72,7 @@ __all__ = [
     "STEP",
     "VARIABLE",
     "LogRecord",
+    "OriginRecord",
     "OutboxRecord",
     "RouteRecord",
     "SessionRecord",

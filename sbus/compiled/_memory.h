@@ -30,6 +30,7 @@ enum { /* places in a copy of the control words */
     ALIVE = 6,
     SLEEPING = 7,
     WAITING = 8,
+    LAST_PLACE = 10,
     WORKER_WORDS = 16,
 };
 enum { /* places in the words of one worker */
@@ -78,8 +79,8 @@ enum { /* places in what a worker has in flight */
     KEYS = 5,
     FIRST_KEY = 6,
     IN_FLIGHT_WORDS = 2048,
-    SEQUENCE_BITS = 5,
-    SEQUENCE_SHIFT = 59,
+    SEQUENCE_BITS = 6,
+    SEQUENCE_SHIFT = 58,
     NUMBER_SHIFT = 32,
 };
 #define DONE UINT64_MAX
@@ -89,7 +90,7 @@ enum {
     MODEST_PART = 4,
     PRICE_UNIT = 256,
     DEBT_WINDOWS_MAX = 16,
-    BLOCK_ALIGN_BYTES = 32,
+    BLOCK_ALIGN_BYTES = 64,
     WORKERS_MAX = 64,
 };
 
@@ -100,15 +101,20 @@ typedef struct { /* of a block of the log */
     uint64_t client;
     uint32_t uid;
     uint32_t received_us;
+    uint64_t place; /* of the first message of its batch */
+    uint32_t gid;
+    uint32_t pid;
+    uint64_t unused[2];
 } BlockHeader;
 
 typedef struct { /* of an entry of a block; not aligned in the log */
     uint64_t mask;
     uint32_t packet_bytes;
-    uint32_t key_bytes;
+    uint16_t key_bytes;
+    uint16_t number; /* of the message in its batch */
 } EntryHeader;
 
-_Static_assert(sizeof(BlockHeader) == 32, "as ordered_log lays it out");
+_Static_assert(sizeof(BlockHeader) == 64, "as ordered_log lays it out");
 _Static_assert(sizeof(EntryHeader) == 16, "as ordered_log lays it out");
 
 /* -- stores ------------------------------------------------------------------------------------

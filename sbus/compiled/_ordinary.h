@@ -11,8 +11,10 @@
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
+#include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 
 #include "_fan_out.h"
 #include "_memory.h"
@@ -30,6 +32,7 @@ enum { /* places in the statistics of a worker; those of latencies are given to 
     DROPPED_FAN_OUT = 20,
 };
 enum { FIRST_BOUND_BITS = 4, BYTES_PER_UNIT = 4096, WORD_BYTES = 4, EVENTS_PER_POLL = 256 };
+enum { PREFIX_BYTES_MAX = 128 }; /* of what tells the sender; it has 12 bytes and five numbers */
 enum { /* of sends; see send_times.py */
     SLOW_NS = 100000,
     SEND_NS = 6000, /* at most, for most of them; to wake a reader takes some 3 us */
@@ -47,7 +50,7 @@ enum { /* of sends; see send_times.py */
 typedef struct {
     PyObject_HEAD
     int fd;
-    char is_flowing;
+    char is_flowing, wants_sender;
     unsigned long long account;
     long long uid, accepted, delivered_bytes, drops_from_bytes, spared_uid, new_drops;
     unsigned long long drop_counter, slot_at;
@@ -66,7 +69,7 @@ typedef struct {
     Py_ssize_t done;
     int fd;
     char echo, is_ordinary, is_readable, is_at_rest, may_carry_descriptors;
-    unsigned long long client, uid, account, slot_at;
+    unsigned long long client, uid, gid, pid, account, slot_at;
     long long packets_max, bytes_max, packet_bytes_max;
     long long received_us, messages_in, bytes_in;
 } SessionRecord;
@@ -82,7 +85,12 @@ typedef struct {
     unsigned long long epoch, position;
 } TableRecord;
 
-enum { OUTBOX, ROUTE, SESSION, LOG, TABLE, STEP, TYPES };
+typedef struct {
+    PyObject_HEAD
+    unsigned long long client, uid, gid, pid, place;
+} OriginRecord;
+
+enum { OUTBOX, ROUTE, SESSION, LOG, TABLE, ORIGIN, STEP, TYPES };
 
 typedef struct {
     PyTypeObject *types[TYPES];
@@ -98,6 +106,7 @@ typedef struct {
 typedef struct {
     Packet packet;
     uint32_t key_bytes;
+    uint32_t number; /* of the message in the batch that it was published in */
     RouteRecord *route;
     size_t deliveries_end; /* of this message, in the batch's deliveries */
     uint64_t fan_out;      /* its number, among messages that pay for theirs; 0: not yet */
@@ -118,7 +127,7 @@ typedef struct {
     size_t count, messages_max;
     Delivery *deliveries;
     size_t deliveries_count, deliveries_max, left_out;
-    uint64_t delivery_bytes, uid;
+    uint64_t delivery_bytes, uid, place; /* of the first message, like its publisher, in `origin` */
     uint64_t *progress, progress_base; /* where deliveries are noted, and what is added to them */
 } Batch;
 
@@ -139,12 +148,16 @@ typedef struct {
     PyObject *recent; /* the route cache's dict */
     LogRecord *log;
     TableRecord *table;
+    OriginRecord *origin; /* of what is delivered */
     PyObject *deliver, *leave_out; /* the methods' names */
     char *buffer;
     size_t buffer_bytes;
     Packet *packets;
     size_t packets_count, packets_max, done;
     Batch batch;
+    char prefix[PREFIX_BYTES_MAX]; /* for recipients that want to know the sender */
+    size_t prefix_bytes;
+    uint64_t prefix_place; /* of the message that it is for; 0: none */
     bool is_busy, called_python;
 } OrdinaryStep;
 
@@ -223,8 +236,8 @@ batch_add_deliveries(OrdinaryStep *step, size_t index, const OutboxRecord *excep
 }
 
 static int
-batch_add(OrdinaryStep *step, Packet packet, uint32_t key_bytes, RouteRecord *route,
-          const OutboxRecord *except)
+batch_add(OrdinaryStep *step, Packet packet, uint32_t key_bytes, uint32_t number,
+          RouteRecord *route, const OutboxRecord *except)
 {
     Batch *batch = &step->batch;
     if (grow((void **)&batch->messages, &batch->messages_max, batch->count + 1,
@@ -233,7 +246,7 @@ batch_add(OrdinaryStep *step, Packet packet, uint32_t key_bytes, RouteRecord *ro
     Py_INCREF((PyObject *)route);
     Py_XINCREF(packet.bytes);
     batch->messages[batch->count]
-        = (Message){.packet = packet, .key_bytes = key_bytes, .route = route};
+        = (Message){.packet = packet, .key_bytes = key_bytes, .number = number, .route = route};
     return batch_add_deliveries(step, batch->count++, except);
 }
 
@@ -310,10 +323,54 @@ drop_likewise(OrdinaryStep *step, OutboxRecord *outbox, uint32_t size, bool is_l
     return true;
 }
 
-static bool
-send_to(OutboxRecord *outbox, const Packet *packet)
+/* What is delivered from now on was published by this client; `place` is that of the first message. */
+static void
+set_origin(OrdinaryStep *step, uint64_t client, uint64_t uid, uint64_t gid, uint64_t pid,
+           uint64_t place)
 {
-    ssize_t sent = send(outbox->fd, packet->data, packet->size, MSG_DONTWAIT | MSG_NOSIGNAL);
+    OriginRecord *origin = step->origin;
+    origin->client = client;
+    step->batch.uid = origin->uid = uid;
+    origin->gid = gid;
+    origin->pid = pid;
+    step->batch.place = origin->place = place;
+    step->prefix_place = 0;
+}
+
+/* Send a message behind the words that tell who published it; as send(2). */
+static ssize_t
+send_with_sender(OrdinaryStep *step, const OutboxRecord *outbox, const Message *message)
+{
+    static const char word[] = "CMSG !/from"; /* with its NUL */
+    const OriginRecord *origin = step->origin;
+    uint64_t place = step->batch.place + message->number;
+    if (step->prefix_place != place) {
+        memcpy(step->prefix, word, sizeof word);
+        step->prefix_bytes = sizeof word + (size_t)snprintf(step->prefix + sizeof word,
+            sizeof step->prefix - sizeof word, "%llu %llu %llu %llu %llu ",
+            (unsigned long long)place, origin->client, origin->gid, origin->uid, origin->pid);
+        step->prefix_place = place;
+    }
+    struct iovec parts[] = {
+        {step->prefix, step->prefix_bytes},
+        {(char *)(uintptr_t)message->packet.data, message->packet.size},
+    };
+    struct msghdr header = {.msg_iov = parts, .msg_iovlen = 2};
+    ssize_t sent = sendmsg(outbox->fd, &header, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent >= 0)
+        step->counts[ACCEPTED_BYTES] += step->prefix_bytes;
+    return sent;
+}
+
+static bool
+send_to(OrdinaryStep *step, OutboxRecord *outbox, const Message *message)
+{
+    const Packet *packet = &message->packet;
+    ssize_t sent;
+    if (outbox->wants_sender)
+        sent = send_with_sender(step, outbox, message);
+    else
+        sent = send(outbox->fd, packet->data, packet->size, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent < 0)
         return false;
     outbox->accepted++;
@@ -414,7 +471,8 @@ send_from(OrdinaryStep *step, size_t at)
         mark(step);
     for (; at < batch->deliveries_count; at++) {
         OutboxRecord *outbox = all[at].outbox;
-        const Packet *packet = &batch->messages[all[at].message].packet;
+        const Message *message = &batch->messages[all[at].message];
+        const Packet *packet = &message->packet;
         uint64_t number = (uint64_t)all[at].message << NUMBER_SHIFT;
         store(batch->progress, batch->progress_base + number + all[at].slot_at + 1);
         if (!outbox || outbox->account >= step->memory.accounts_count)
@@ -435,7 +493,7 @@ send_from(OrdinaryStep *step, size_t at)
             batch->left_out += is_left_out;
             continue;
         }
-        if (step->timed_until_ns[outbox->account] || !send_to(outbox, packet))
+        if (step->timed_until_ns[outbox->account] || !send_to(step, outbox, message))
             break;
         group.sends++;
         group.weight += 1 + packet->size / BYTES_PER_WEIGHT;
@@ -453,7 +511,9 @@ send_from(OrdinaryStep *step, size_t at)
 static int
 deliver_in_python(OrdinaryStep *step, const Delivery *delivery, PyObject *method)
 {
-    Packet *packet = &step->batch.messages[delivery->message].packet;
+    Message *message = &step->batch.messages[delivery->message];
+    Packet *packet = &message->packet;
+    step->origin->place = step->batch.place + message->number;
     if (!packet->bytes)
         packet->bytes = PyBytes_FromStringAndSize(packet->data, packet->size);
     PyObject *uid = PyLong_FromUnsignedLongLong(step->batch.uid);
@@ -548,7 +608,8 @@ write_block(unsigned char *at, const Batch *batch, size_t count, BlockHeader *he
     at += sizeof *header;
     for (size_t i = 0; i < count; i++) {
         const Message *message = &batch->messages[i];
-        EntryHeader entry = {message->route->mask, message->packet.size, message->key_bytes};
+        EntryHeader entry = {message->route->mask, message->packet.size,
+                             (uint16_t)message->key_bytes, (uint16_t)message->number};
         if (!entry.mask)
             continue;
         header->count++;
@@ -564,7 +625,7 @@ write_block(unsigned char *at, const Batch *batch, size_t count, BlockHeader *he
  * too long. False when there is no room. */
 static bool
 append(OrdinaryStep *step, uint64_t *words, const SessionRecord *session, size_t *count,
-       uint64_t *woken)
+       uint64_t *woken, uint64_t place)
 {
     Memory *memory = &step->memory;
     const uint64_t *account = memory->accounts + session->account * memory->account_words;
@@ -586,6 +647,9 @@ append(OrdinaryStep *step, uint64_t *words, const SessionRecord *session, size_t
         .client = session->client,
         .uid = (uint32_t)session->uid,
         .received_us = (uint32_t)session->received_us,
+        .place = place,
+        .gid = (uint32_t)session->gid,
+        .pid = (uint32_t)session->pid,
     };
     write_block(memory->log + head % memory->log_bytes, &step->batch, *count, &header);
     store(&words[LOG_HEAD], head + length);
@@ -609,8 +673,11 @@ place_in(OrdinaryStep *step, uint64_t *words, const SessionRecord *session, size
                           step->log->entry_bytes);
     look_at_clock(step);
     uint64_t now_ns = step->looked_ns;
-    if (exceeds_rate(account, now_ns) || !append(step, words, session, count, woken))
+    uint64_t place = larger(now_ns, words[LAST_PLACE] + 1);
+    if (exceeds_rate(account, now_ns) || !append(step, words, session, count, woken, place))
         return false;
+    store(&words[LAST_PLACE], place + *count - 1);
+    step->batch.place = place;
     pay_for(account, *count, now_ns);
     if (number)
         store(&own[STEP_BATCH], *count << NUMBER_SHIFT | number);
@@ -687,7 +754,6 @@ gather(OrdinaryStep *step, const SessionRecord *session, uint64_t cost_max)
 {
     Batch *batch = &step->batch;
     batch_clear(batch);
-    batch->uid = session->uid;
     for (size_t at = step->done; at < step->packets_count; at++) {
         Packet packet = step->packets[at];
         if (batch->count + batch->deliveries_count >= cost_max)
@@ -702,7 +768,7 @@ gather(OrdinaryStep *step, const SessionRecord *session, uint64_t cost_max)
         if (!route)
             return PyErr_Occurred() ? -1 : 0;
         OutboxRecord *except = session->echo ? NULL : (OutboxRecord *)session->outbox;
-        if (batch_add(step, packet, (uint32_t)(end - key), route, except) < 0)
+        if (batch_add(step, packet, (uint32_t)(end - key), (uint32_t)batch->count, route, except) < 0)
             return -1;
     }
     return batch->count > 0;
@@ -761,8 +827,11 @@ publish(OrdinaryStep *step, SessionRecord *session, uint64_t cost_max)
     bool placed;
     Py_BEGIN_ALLOW_THREADS
     placed = place(step, session, &count);
-    if (placed)
+    if (placed) {
+        set_origin(step, session->client, session->uid, session->gid, session->pid,
+                   step->batch.place);
         share_pending(step, session, step->packets_count - step->done - count);
+    }
     if (placed && count == batch->count)
         at = send_from(step, 0);
     Py_END_ALLOW_THREADS
@@ -783,11 +852,15 @@ publish(OrdinaryStep *step, SessionRecord *session, uint64_t cost_max)
     return 1;
 }
 
-/* Deliver messages to which Python has given their place; -1 with an exception. */
+/* Deliver messages to which Python has given their place, and whose origin it has set; -1 with an
+ * exception. */
 static int
-deliver_placed(OrdinaryStep *step, PyObject *messages, uint64_t uid, uint64_t received_us)
+deliver_placed(OrdinaryStep *step, PyObject *messages, uint64_t received_us)
 {
     Batch *batch = &step->batch;
+    batch->uid = step->origin->uid;
+    batch->place = step->origin->place;
+    step->prefix_place = 0;
     for (Py_ssize_t i = 0; i < PyList_Size(messages); i++) {
         PyObject *bytes, *key, *route;
         Packet packet;
@@ -798,11 +871,11 @@ deliver_placed(OrdinaryStep *step, PyObject *messages, uint64_t uid, uint64_t re
             PyErr_SetString(PyExc_TypeError, "a message has no route");
             return -1;
         }
-        if (batch_add(step, packet, (uint32_t)PyBytes_Size(key), (RouteRecord *)route, NULL) < 0)
+        if (batch_add(step, packet, (uint32_t)PyBytes_Size(key), (uint32_t)batch->count,
+                      (RouteRecord *)route, NULL) < 0)
             return -1;
     }
     size_t at;
-    batch->uid = uid;
     batch->progress = &step->memory.in_flight[BATCH_PROGRESS];
     batch->progress_base = 0;
     Py_BEGIN_ALLOW_THREADS
@@ -1130,7 +1203,7 @@ gather_block(OrdinaryStep *step, const unsigned char *at, const BlockHeader *hea
         RouteRecord *route = look_up(step, packet.data + WORD_BYTES, entry.key_bytes);
         if (!route)
             return PyErr_Occurred() ? -1 : 0;
-        if (batch_add(step, packet, entry.key_bytes, route, NULL) < 0)
+        if (batch_add(step, packet, entry.key_bytes, entry.number, route, NULL) < 0)
             return -1;
     }
     return 1;
@@ -1200,7 +1273,7 @@ walk_block(OrdinaryStep *step, const unsigned char *at, uint64_t size, uint64_t 
     if (!(header.mask >> step->memory.worker & 1))
         return walked;
     batch_clear(&step->batch);
-    step->batch.uid = header.uid;
+    set_origin(step, header.client, header.uid, header.gid, header.pid, header.place);
     int gathered = gather_block(step, at, &header);
     walked.entries = header.count;
     walked.is_ordinary = gathered != 0;

@@ -78,11 +78,11 @@ static PyObject *
 step_deliver(OrdinaryStep *step, PyObject *args)
 {
     PyObject *messages;
-    unsigned long long uid, received_us;
-    if (!PyArg_ParseTuple(args, "O!KK:deliver", &PyList_Type, &messages, &uid, &received_us)
+    unsigned long long received_us;
+    if (!PyArg_ParseTuple(args, "O!K:deliver", &PyList_Type, &messages, &received_us)
         || !begin(step))
         return NULL;
-    int result = deliver_placed(step, messages, uid, received_us);
+    int result = deliver_placed(step, messages, received_us);
     size_t left_out = step->batch.left_out;
     finish(step);
     return result < 0 ? NULL : PyLong_FromSize_t(left_out);
@@ -257,6 +257,7 @@ step_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(step->recent);
     Py_VISIT(step->log);
     Py_VISIT(step->table);
+    Py_VISIT(step->origin);
     return 0;
 }
 
@@ -267,6 +268,7 @@ step_clear(PyObject *self)
     Py_CLEAR(step->recent);
     Py_CLEAR(step->log);
     Py_CLEAR(step->table);
+    Py_CLEAR(step->origin);
     return 0;
 }
 
@@ -371,10 +373,10 @@ step_init(PyObject *self, PyObject *args, PyObject *kwargs)
                             "accounts", "account_words", "share_at", "drops_at", "stalls",
                             "log_bytes", "counts", "shared_counts", "served", "slots",
                             "timed_until_ns", "fan_out", "in_flight", "latency_at", "recent", "log",
-                            "table", NULL};
+                            "table", "origin", NULL};
     OrdinaryStep *step = (OrdinaryStep *)self;
     Memory *memory = &step->memory;
-    PyObject *words, *eventfds, *accounts, *stalls, *log_bytes, *counts, *recent, *log, *table;
+    PyObject *words, *eventfds, *accounts, *stalls, *log_bytes, *counts, *recent, *log, *table, *origin;
     PyObject *shared_counts, *served, *slots, *timed_until_ns, *fan_out, *in_flight;
     Py_ssize_t block_words, account_words, share_at, drops_at, latency_at;
     if (step->recent) {
@@ -382,11 +384,12 @@ step_init(PyObject *self, PyObject *args, PyObject *kwargs)
         return -1;
     }
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "iOnIIO!OnnnOOOOOOOOOnO!O!O!:OrdinaryStep", names, &memory->lock_fd, &words,
+            args, kwargs, "iOnIIO!OnnnOOOOOOOOOnO!O!O!O!:OrdinaryStep", names, &memory->lock_fd, &words,
             &block_words, &memory->workers, &memory->worker, &PyTuple_Type, &eventfds, &accounts,
             &account_words, &share_at, &drops_at, &stalls, &log_bytes, &counts, &shared_counts,
             &served, &slots, &timed_until_ns, &fan_out, &in_flight, &latency_at, &PyDict_Type,
-            &recent, step->module->types[LOG], &log, step->module->types[TABLE], &table))
+            &recent, step->module->types[LOG], &log, step->module->types[TABLE], &table,
+            step->module->types[ORIGIN], &origin))
         return -1;
     if (block_words < 0 || account_words < 1 || share_at < 0 || drops_at < 0
         || latency_at < 0) {
@@ -405,9 +408,11 @@ step_init(PyObject *self, PyObject *args, PyObject *kwargs)
     Py_INCREF(recent);
     Py_INCREF(log);
     Py_INCREF(table);
+    Py_INCREF(origin);
     step->recent = recent;
     step->log = (LogRecord *)log;
     step->table = (TableRecord *)table;
+    step->origin = (OriginRecord *)origin;
     return 0;
 }
 
@@ -438,8 +443,9 @@ static PyMethodDef step_methods[] = {
      "Sleep until a descriptor is ready, or the time is up. Meanwhile serve a client, of `sessions` "
      "by descriptor, that is the only one ready, at rest and ordinary."},
     {"deliver", (PyCFunction)step_deliver, METH_VARARGS,
-     "deliver(messages, uid, received_us) -> left_out\n\n"
-     "Deliver messages of a user, (packet, key, route), that have their place in the order."},
+     "deliver(messages, received_us) -> left_out\n\n"
+     "Deliver messages, (packet, key, route), that have their place in the order; `origin` says whose "
+     "they are."},
     {"walk", (PyCFunction)step_walk, METH_VARARGS,
      "walk(end, costs, walked_bytes, cost_max) -> cost\n\n"
      "Walk the log up to `end` or that cost, and add to `costs` and `walked_bytes`, by uid. Stops "
@@ -465,6 +471,7 @@ static PyType_Slot step_slots[] = {
 static PyMemberDef outbox_members[] = {
     {"fd", T_INT, offsetof(OutboxRecord, fd), 0, NULL},
     {"is_flowing", T_BOOL, offsetof(OutboxRecord, is_flowing), 0, NULL},
+    {"wants_sender", T_BOOL, offsetof(OutboxRecord, wants_sender), 0, NULL},
     {"uid", T_LONGLONG, offsetof(OutboxRecord, uid), 0, NULL},
     {"accepted", T_LONGLONG, offsetof(OutboxRecord, accepted), 0, NULL},
     {"slot_at", T_ULONGLONG, offsetof(OutboxRecord, slot_at), 0, NULL},
@@ -495,6 +502,8 @@ static PyMemberDef session_members[] = {
     {"may_carry_descriptors", T_BOOL, offsetof(SessionRecord, may_carry_descriptors), 0, NULL},
     {"client", T_ULONGLONG, offsetof(SessionRecord, client), 0, NULL},
     {"uid", T_ULONGLONG, offsetof(SessionRecord, uid), 0, NULL},
+    {"gid", T_ULONGLONG, offsetof(SessionRecord, gid), 0, NULL},
+    {"pid", T_ULONGLONG, offsetof(SessionRecord, pid), 0, NULL},
     {"account_place", T_ULONGLONG, offsetof(SessionRecord, account), 0, NULL},
     {"slot_at", T_ULONGLONG, offsetof(SessionRecord, slot_at), 0, NULL},
     {"batch_packets_max", T_LONGLONG, offsetof(SessionRecord, packets_max), 0, NULL},
@@ -518,6 +527,15 @@ static PyMemberDef log_members[] = {
 static PyMemberDef table_members[] = {
     {"epoch", T_ULONGLONG, offsetof(TableRecord, epoch), 0, NULL},
     {"position", T_ULONGLONG, offsetof(TableRecord, position), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyMemberDef origin_members[] = {
+    {"client", T_ULONGLONG, offsetof(OriginRecord, client), 0, NULL},
+    {"uid", T_ULONGLONG, offsetof(OriginRecord, uid), 0, NULL},
+    {"gid", T_ULONGLONG, offsetof(OriginRecord, gid), 0, NULL},
+    {"pid", T_ULONGLONG, offsetof(OriginRecord, pid), 0, NULL},
+    {"place", T_ULONGLONG, offsetof(OriginRecord, place), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -592,6 +610,7 @@ static PyType_Slot session_slots[] = {
 };
 static PyType_Slot log_slots[] = {{Py_tp_members, log_members}, {0, NULL}};
 static PyType_Slot table_slots[] = {{Py_tp_members, table_members}, {0, NULL}};
+static PyType_Slot origin_slots[] = {{Py_tp_members, origin_members}, {0, NULL}};
 
 #define RECORD_FLAGS (Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE)
 static PyType_Spec specs[TYPES] = {
@@ -602,6 +621,7 @@ static PyType_Spec specs[TYPES] = {
      RECORD_FLAGS | Py_TPFLAGS_HAVE_GC, session_slots},
     {"sbus.compiled._step.LogRecord", sizeof(LogRecord), 0, RECORD_FLAGS, log_slots},
     {"sbus.compiled._step.TableRecord", sizeof(TableRecord), 0, RECORD_FLAGS, table_slots},
+    {"sbus.compiled._step.OriginRecord", sizeof(OriginRecord), 0, RECORD_FLAGS, origin_slots},
     {"sbus.compiled._step.OrdinaryStep", sizeof(OrdinaryStep), 0,
      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, step_slots},
 };
@@ -618,6 +638,7 @@ static const struct {
     PLACE(shared_memory, ALIVE),
     PLACE(shared_memory, SLEEPING),
     PLACE(shared_memory, WAITING),
+    PLACE(shared_memory, LAST_PLACE),
     PLACE(shared_memory, WORKER_WORDS),
     PLACE(shared_memory, LOG_START),
     PLACE(shared_memory, LOG_END),

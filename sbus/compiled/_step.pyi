@@ -2,6 +2,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from sbus.compiled.records import LogRecord as LogRecord
+from sbus.compiled.records import OriginRecord as OriginRecord
 from sbus.compiled.records import OutboxRecord as OutboxRecord
 from sbus.compiled.records import RouteRecord as RouteRecord
 from sbus.compiled.records import SessionRecord as SessionRecord
@@ -40,6 +41,7 @@ class OrdinaryStep:
         recent: Mapping[bytes, RouteRecord],
         log: LogRecord,
         table: TableRecord,
+        origin: OriginRecord,
     ) -> None: ...
     def serve(self, session: SessionRecord, cost: int, cost_max: int) -> int: ...
     def poll(
@@ -50,7 +52,7 @@ class OrdinaryStep:
         cost_max: int,
     ) -> list[tuple[int, int]]: ...
     def deliver(
-        self, messages: Sequence[tuple[bytes, bytes, RouteRecord]], uid: int, received_us: int
+        self, messages: Sequence[tuple[bytes, bytes, RouteRecord]], received_us: int
     ) -> int: ...
     def walk(
         self, end: int, costs: dict[int, int], walked_bytes: dict[int, int], cost_max: int

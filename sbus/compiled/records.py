@@ -7,6 +7,7 @@ class OutboxRecord:
     __slots__ = (
         *("accepted", "account_place", "delivered_bytes", "fd", "is_flowing"),
         *("drop_counter", "drops_from_bytes", "new_drops", "slot_at", "spared_uid", "uid"),
+        "wants_sender",
     )
 
     uid: int
@@ -17,6 +18,8 @@ class OutboxRecord:
     """The client's socket; -1 when the outbox is closed."""
     is_flowing: bool
     """A message is sent at once: nothing waits, and the client is there."""
+    wants_sender: bool
+    """The client is told with each message who has published it, and its place in the order."""
     accepted: int
     """Messages."""
     delivered_bytes: int
@@ -44,7 +47,7 @@ class SessionRecord:
     """Of a session: who it is, its limits, what it has sent, and what of that is pending."""
 
     __slots__ = (
-        *("account_place", "client", "echo", "fd", "outbox", "slot_at", "uid"),
+        *("account_place", "client", "echo", "fd", "gid", "outbox", "pid", "slot_at", "uid"),
         *("is_at_rest", "is_ordinary", "is_readable", "may_carry_descriptors"),
         *("batch_bytes_max", "batch_packets_max", "packet_bytes_max"),
         *("bytes_in", "done", "messages_in", "packets", "received_us"),
@@ -52,6 +55,8 @@ class SessionRecord:
 
     client: int
     uid: int
+    gid: int
+    pid: int
     account_place: int
     """Of its user's account, among all accounts."""
     slot_at: int
@@ -80,6 +85,18 @@ class SessionRecord:
     packets: list[bytes]
     """What was read last; the packets behind the first `done` of them are pending."""
     done: int
+
+
+class OriginRecord:
+    """Who has published what is being delivered, and the place of that in the total order."""
+
+    __slots__ = ("client", "gid", "pid", "place", "uid")
+
+    client: int
+    uid: int
+    gid: int
+    pid: int
+    place: int
 
 
 class LogRecord:

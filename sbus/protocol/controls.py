@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from sbus.protocol.codes import END_TEXTS
-from sbus.protocol.packets import encode_control
+from sbus.protocol.packets import FROM_KEY, encode_control
 from sbus.protocol.presence import REQUESTS
 
 WHOAMI: Final = b"!/cred/whoami"
@@ -25,6 +25,10 @@ ECHO_ON: Final = b"echo/on"
 """The client receives its own messages too; this is the default."""
 ECHO_OFF: Final = b"echo/off"
 """The client does not receive its own messages."""
+SENDER_ON: Final = b"sender/on"
+"""With each message, the client is told who has published it, and its place in the total order."""
+SENDER_OFF: Final = b"sender/off"
+"""The client receives messages as they were published; this is the default."""
 NOTICES_ON: Final = b"!/notices/on"
 """The client wants notices."""
 
@@ -95,7 +99,10 @@ FLOOD_CONTROLS: Final[dict[bytes, FloodChoice]] = {
 _AGE = re.compile(rb"age/(0|[1-9][0-9]{0,7})")
 
 CLIENT_CONTROLS: Final = frozenset(
-    {WHOAMI, ME, SYNC, *REQUESTS, ECHO_ON, ECHO_OFF, NOTICES_ON, *FLOOD_CONTROLS}
+    {
+        *(WHOAMI, ME, SYNC, *REQUESTS, ECHO_ON, ECHO_OFF, SENDER_ON, SENDER_OFF, NOTICES_ON),
+        *FLOOD_CONTROLS,
+    }
 )
 """Control keys of clients, besides those with an age; any other is ignored and counted. Payloads
 are ignored, but for the token of `SYNC`, and those of requests about names."""
@@ -109,6 +116,8 @@ def flood_choice(key: bytes) -> FloodChoice | None:
     return choice
 
 
+SENDER_BYTES_MAX: Final = len(encode_control(FROM_KEY, b"")) + 5 * len(b"%d " % (2**64 - 1))
+"""What telling the sender takes besides the packet of the message."""
 LOST: Final = b"!/lost"
 """Notice: messages for this client were dropped; their number in decimal, or `?`."""
 ERROR: Final = b"!/error"
@@ -128,6 +137,11 @@ def me_reply(result: bytes) -> bytes:
 def sync_reply(token: bytes) -> bytes:
     """The reply to `SYNC` with this payload."""
     return encode_control(SYNC, token[:TOKEN_BYTES_MAX])
+
+
+def sender_prefix(place: int, client: int, gid: int, uid: int, pid: int) -> bytes:
+    """What comes before the packet of a message whose recipient wants to know the sender."""
+    return encode_control(FROM_KEY, b"%d %d %d %d %d " % (place, client, gid, uid, pid))
 
 
 def lost_notice(count: int | None) -> bytes:

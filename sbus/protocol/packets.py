@@ -16,6 +16,8 @@ SUBSCRIBE_WORD: Final = b"SUB "
 UNSUBSCRIBE_WORD: Final = b"UNSUB "
 PUBLISH_WORD: Final = b"MSG "
 CONTROL_WORD: Final = b"CMSG "
+FROM_KEY: Final = b"!/from"
+"""Of a message with its sender, for a client that wants to know it."""
 
 _PUBLISH_KEY_AT = len(PUBLISH_WORD)
 _CONTROL_KEY_AT = len(CONTROL_WORD)
@@ -47,11 +49,25 @@ class Control(msgspec.Struct, frozen=True):
     payload: bytes
 
 
+class Sender(msgspec.Struct, frozen=True):
+    """Who has published a message, by the kernel's word, and its place in the total order."""
+
+    place: int
+    """Of two messages, the one with the smaller place came first, for all clients."""
+    client: int
+    """The number of the publisher's connection."""
+    gid: int
+    uid: int
+    pid: int
+
+
 class Message(msgspec.Struct, frozen=True):
     """A published message, as a client receives it."""
 
     key: bytes
     payload: bytes
+    sender: Sender | None = None
+    """If the client has asked for it."""
 
 
 class ControlMessage(msgspec.Struct, frozen=True):
@@ -91,9 +107,21 @@ def parse_server_packet(packet: bytes) -> Message | ControlMessage:
             return Message(key, payload)
     elif packet.startswith(CONTROL_WORD):
         key, nul, payload = packet[_CONTROL_KEY_AT:].partition(NUL)
+        if key == FROM_KEY:
+            return _parse_from(payload)
         if nul:
             return ControlMessage(key, payload)
     raise ProtocolViolation(f"the bus sent an invalid packet: {packet[:32]!r}")
+
+
+def _parse_from(payload: bytes) -> Message:
+    """A message with its sender: five numbers, then the packet as it was published."""
+    *numbers, packet = payload.split(b" ", 5)
+    if len(numbers) == 5 and all(number.isdigit() and len(number) <= 20 for number in numbers):
+        message = parse_server_packet(packet)
+        if isinstance(message, Message):
+            return Message(message.key, message.payload, Sender(*map(int, numbers)))
+    raise ProtocolViolation(f"the bus sent an invalid sender: {payload[:32]!r}")
 
 
 def encode_subscribe(pattern: bytes) -> bytes:

@@ -76,6 +76,7 @@ _ECHO = 2
 _WANTS_NOTICES = 4
 _CHOICES_SHIFT = 3
 _CHOICE_BITS = 2
+_WANTS_SENDER = 1 << 9
 _WORKER_SHIFT = 16
 _WORKER_MASK = (1 << 16) - 1
 _AGE_SHIFT = 32
@@ -109,6 +110,7 @@ class ClientSettings(msgspec.Struct, frozen=True):
     echo: bool
     wants_notices: bool
     flood_control: FloodControl
+    wants_sender: bool = False
 
 
 class ClientSlot:
@@ -305,6 +307,7 @@ def _packed(settings: ClientSettings) -> int:
     chosen = settings.flood_control
     choices = (_SOFT.index(chosen.soft), _HARD.index(chosen.hard), _ORDER.index(chosen.order))
     word = _ECHO * settings.echo | _WANTS_NOTICES * settings.wants_notices
+    word |= _WANTS_SENDER * settings.wants_sender
     word |= chosen.age_ms_max << _AGE_SHIFT
     for position, choice in enumerate(choices):
         word |= choice << (_CHOICES_SHIFT + position * _CHOICE_BITS)
@@ -320,4 +323,7 @@ def _unpacked(word: int) -> ClientSettings:
     chosen = FloodControl(
         soft=_SOFT[soft], hard=_HARD[hard], order=_ORDER[order], age_ms_max=age_ms_max
     )
-    return ClientSettings(bool(word & _ECHO), bool(word & _WANTS_NOTICES), chosen)
+    echo, wants_notices, wants_sender = (
+        bool(word & flag) for flag in (_ECHO, _WANTS_NOTICES, _WANTS_SENDER)
+    )
+    return ClientSettings(echo, wants_notices, chosen, wants_sender)

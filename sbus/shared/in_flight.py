@@ -40,8 +40,8 @@ BATCH_PROGRESS = 4
 KEYS = 5
 FIRST_KEY = 6
 
-SEQUENCE_BITS = 5
-"""Positions in the log are multiples of 32."""
+SEQUENCE_BITS = 6
+"""Positions in the log are multiples of 64."""
 SEQUENCE_SHIFT = 64 - SEQUENCE_BITS
 NUMBER_SHIFT = 32
 """A delivery is the number of the message in its log block or batch, and its recipient's slot from

@@ -1,38 +1,60 @@
 """Log blocks: how messages are laid out in the ordered log.
 
     log block    destination mask, length, number of log entries, the publisher's client number and
-                 uid, time of receipt, log entries
-    log entry    destination mask, length of the packet, length of its key, packet
+                 uid, time of receipt, place of the batch, the publisher's gid and pid, log entries
+    log entry    destination mask, length of the packet, length of its key, number of the message in
+                 its batch, packet
 
-The mask of a log block is the union of the masks of its entries: one bit for each worker.
+The mask of a log block is the union of the masks of its entries: one bit for each worker. The place
+of a message in the total order is that of its batch plus its number there.
 """
 
 import mmap
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from sbus.errors import ConfigurationError
 from sbus.limits import Limits
-from sbus.shared.shared_memory import PAGE_BYTES
+from sbus.shared.shared_memory import LAST_PLACE, PAGE_BYTES
 
-BLOCK = struct.Struct("<QIIQII")  # mask, length, count, client, uid, time: 32 bytes
-_ENTRY = struct.Struct("<QII")  # mask, packet length, key length
+BLOCK = struct.Struct("<QIIQIIQII16x")
+"""Mask, length, count, client, uid, time, place, gid, pid: 64 bytes."""
+PLACE_AT: Final = 32
+"""Of the place in the header: it is known last."""
+PLACE = struct.Struct("<Q")
+_ENTRY = struct.Struct("<QIHH")  # mask, packet length, key length, number
 ENTRY_BYTES = _ENTRY.size
 """What a log entry takes besides its packet."""
 HAND_OVER: Final = b"\0hand-over"
 """The key of a log entry that hands a client over. No client can name it, because of its NUL."""
 TIME_MASK = 0xFFFFFFFF
 """The time of receipt keeps 32 bits, in microseconds: more than an hour."""
-BLOCK_ALIGN_BYTES = 32
+BLOCK_ALIGN_BYTES = 64
 """Log blocks begin at multiples of this, so that a header fits before the end of the ring."""
 
 
-WalkedBlock = tuple[int, int, list[tuple[bytes, bytes]]]
-"""The publisher's uid, the time of receipt & TIME_MASK, and (key, packet) of each entry destined to
-the worker that walks."""
+class Publisher(NamedTuple):
+    """A client, as the log has it."""
+
+    client: int
+    uid: int
+    gid: int
+    pid: int
+
+
+class WalkedBlock(NamedTuple):
+    """What a worker that walks finds."""
+
+    publisher: Publisher
+    received_us: int
+    """& TIME_MASK."""
+    place: int
+    """Of the batch."""
+    entries: list[tuple[bytes, bytes, int]]
+    """Key, packet and number of each entry destined to that worker."""
 
 
 class LogBlock(msgspec.Struct, frozen=True):
@@ -54,38 +76,49 @@ class LogStatistics(msgspec.Struct, frozen=True):
 
 
 def build_log_block(
-    client: int, uid: int, received_us: int, entries: Sequence[tuple[int, bytes, int]]
+    publisher: Publisher, received_us: int, entries: Sequence[tuple[int, bytes, int, int]]
 ) -> LogBlock:
-    """Lay out the (destination mask, packet, key length) entries of one client, received at this
-    time of `time.monotonic_ns`; each has a destination."""
+    """Lay out the (destination mask, packet, key length, number) entries of one client, received at
+    this time of `time.monotonic_ns`; each has a destination."""
     union = 0
     parts: list[bytes] = [b""]
     length = BLOCK.size
     pack = _ENTRY.pack
-    for mask, packet, key_bytes in entries:
+    for mask, packet, key_bytes, number in entries:
         union |= mask
-        parts.append(pack(mask, len(packet), key_bytes))
+        parts.append(pack(mask, len(packet), key_bytes, number))
         parts.append(packet)
         length += _ENTRY.size + len(packet)
     padding = -length % BLOCK_ALIGN_BYTES
-    header = (union, length + padding, len(entries), client, uid, received_us & TIME_MASK)
-    parts[0] = BLOCK.pack(*header)
+    client, uid, gid, pid = publisher
+    time_us = received_us & TIME_MASK
+    parts[0] = BLOCK.pack(union, length + padding, len(entries), client, uid, time_us, 0, gid, pid)
     parts.append(bytes(padding))
     return LogBlock(union, len(entries), b"".join(parts))
 
 
-def entries_of(
+def block_at(source: mmap.mmap | bytes, at: int, bit: int) -> tuple[int, int, WalkedBlock | None]:
+    """The length of the log block here, how many entries it has, and the block, if it concerns the
+    worker with this bit."""
+    mask, length, count, client, uid, time_us, place, gid, pid = BLOCK.unpack_from(source, at)
+    if not mask & bit:
+        return length, count, None
+    entries = _entries_of(source, at + BLOCK.size, count, bit)
+    publisher = Publisher(client, uid, gid, pid)
+    return length, count, WalkedBlock(publisher, time_us, place, entries)
+
+
+def _entries_of(
     source: mmap.mmap | bytes, at: int, count: int, bit: int
-) -> list[tuple[bytes, bytes]]:
-    """Key and packet of those of a log block's entries that are destined to a worker."""
+) -> list[tuple[bytes, bytes, int]]:
     entries = []
     unpack_entry = _ENTRY.unpack_from
     for _ in range(count):
-        mask, packet_bytes, key_bytes = unpack_entry(source, at)
+        mask, packet_bytes, key_bytes, number = unpack_entry(source, at)
         at += _ENTRY.size
         if mask & bit:
             packet = source[at : at + packet_bytes]
-            entries.append((packet[4 : 4 + key_bytes], packet))
+            entries.append((packet[4 : 4 + key_bytes], packet, number))
         at += packet_bytes
     return entries
 
@@ -95,9 +128,9 @@ def walk_piece(piece: bytes, bit: int) -> Iterator[tuple[int, WalkedBlock]]:
     in the piece."""
     at = 0
     while at < len(piece):
-        mask, length, count, _client, uid, received_us = BLOCK.unpack_from(piece, at)
-        if mask & bit:
-            yield at, (uid, received_us, entries_of(piece, at + BLOCK.size, count, bit))
+        length, _, block = block_at(piece, at, bit)
+        if block is not None:
+            yield at, block
         at += length
 
 
@@ -107,7 +140,7 @@ def entry_numbers(source: mmap.mmap, at: int, bit: int) -> list[int]:
     at += BLOCK.size
     numbers = []
     for number in range(count):
-        mask, packet_bytes, _ = _ENTRY.unpack_from(source, at)
+        mask, packet_bytes, *_ = _ENTRY.unpack_from(source, at)
         at += _ENTRY.size + packet_bytes
         if mask & bit:
             numbers.append(number)
@@ -123,16 +156,23 @@ def blocks_between(
         at = start % len(ring)
         mask, length, count, client, *_ = BLOCK.unpack_from(ring, at)
         if mask & bit:
-            _, _, key_bytes = _ENTRY.unpack_from(ring, at + BLOCK.size)
+            _, _, key_bytes, _ = _ENTRY.unpack_from(ring, at + BLOCK.size)
             key_at = at + BLOCK.size + _ENTRY.size + len(b"MSG ")
             yield count, client, bytes(ring[key_at : key_at + key_bytes])
         start += length
 
 
+def take_places(words: memoryview, now_ns: int, messages: int) -> int:
+    """Give so many messages their places in the total order; returns the first. Under the lock."""
+    first: int = max(now_ns, words[LAST_PLACE] + 1)
+    words[LAST_PLACE] = first + messages - 1
+    return first
+
+
 def check_log_size(limits: Limits) -> None:
     """Raise ConfigurationError unless the largest log block and a skip fit in a quarter of it."""
     packets = limits.batch_packets_max
-    largest = limits.batch_bytes_max + limits.packet_bytes_max + 32 * (packets + 2)
+    largest = limits.batch_bytes_max + limits.packet_bytes_max + 32 * (packets + 4)
     if limits.log_bytes % PAGE_BYTES or limits.log_bytes < 8 * largest:
         least = (8 * largest + PAGE_BYTES - 1) // PAGE_BYTES * PAGE_BYTES
         raise ConfigurationError(

@@ -2,8 +2,8 @@
 
 A worker appends a publish batch as one *log block*, in one critical section:
 
-    log block = mask of destination workers, length, count, client, its uid, time  |  log entry ...
-    log entry = mask of destination workers, packet length, key length |  packet
+    log block = mask of destination workers, length, count, publisher, time, place  |  log entry ...
+    log entry = mask of destination workers, packet length, key length, number  |  packet
 
 Positions count bytes from the start of the bus; the place of a position is its remainder by the
 size of the ring. A log block never wraps: one without destinations skips the rest of the ring.
@@ -50,11 +50,13 @@ from sbus.compiled import LogRecord
 from sbus.shared.log_block import (
     BLOCK,
     HAND_OVER,
+    PLACE,
+    PLACE_AT,
     LogBlock,
     LogStatistics,
     WalkedBlock,
+    block_at,
     blocks_between,
-    entries_of,
     entry_numbers,
     walk_piece,
 )
@@ -89,11 +91,13 @@ from sbus.shared.shared_memory import (
 WINDOW_SECONDS = 0.001
 """Work that may wait for a worker: more adds latency; with less, the worker runs out of work when
 another process gets its CPU for a moment."""
-WINDOW_BYTES_MIN = 128
-_PIECE_BYTES_MAX = 1024
+WINDOW_BYTES_MIN = 256
+_PIECE_BYTES_MAX = 2048
 """Some messages of a few bytes: copying them costs less than another critical section."""
 _WINDOW_STEPS_MAX = 75_000
 """For as many log entries as fill a window: 15 ms if no route is cached."""
+_NO_PUBLISHER = (0, 0, 0, 0, 0, 0, 0)
+"""Nor a count or a place, in the header of what skips the rest of the ring."""
 _PACE_MEMORY = 0.8
 """The weight of earlier walks in a worker's measured pace, against one more walk."""
 
@@ -166,10 +170,12 @@ class OrderedLog(LogRecord):
         long."""
         return parts_of(words, log_block.mask, len(log_block.data), log_block.count)
 
-    def append(self, words: memoryview, log_block: LogBlock, share: LogShare) -> int:
-        """Append a log block of the user who has `share`; returns the workers to wake, or -1 when
-        it has to wait: then this worker waits for a destination or for room, and will be woken.
-        """
+    def append(
+        self, words: memoryview, log_block: LogBlock, share: LogShare, order_place: int = 0
+    ) -> int:
+        """Append a log block of the user who has `share`, with this place in the total order;
+        returns the workers to wake, or -1 when it has to wait: then this worker waits for a
+        destination or for room, and will be woken."""
         mask = log_block.mask & words[ALIVE]
         if (late := late_destination(words, mask, share)) is not None:
             at = base_of(late)
@@ -184,11 +190,12 @@ class OrderedLog(LogRecord):
             words[WAITING] |= self._bit
             return -1
         if skip:
-            BLOCK.pack_into(self._map, self._offset + place, 0, skip, 0, 0, 0, 0)
+            BLOCK.pack_into(self._map, self._offset + place, 0, skip, *_NO_PUBLISHER)
             head += skip
             place = 0
         at = self._offset + place
         self._map[at : at + len(data)] = data
+        PLACE.pack_into(self._map, at + PLACE_AT, order_place)
         words[LOG_HEAD] = head + len(data)
         return self._destine(words, log_block, head, share)
 
@@ -356,10 +363,10 @@ class OrderedLog(LogRecord):
         source, offset, size, bit = self._map, self._offset, self._size, self._bit
         while self.cursor < end:
             at = offset + self.cursor % size
-            mask, length, count, _client, uid, received_us = BLOCK.unpack_from(source, at)
-            if mask & bit:
+            length, count, block = block_at(source, at, bit)
+            if block is not None:
                 self.position = self.cursor
-                yield uid, received_us, entries_of(source, at + BLOCK.size, count, bit)
+                yield block
                 self.entries += count
             self.cursor += length
 

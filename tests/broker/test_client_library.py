@@ -60,6 +60,29 @@ async def test_whoami_returns_the_kernel_s_ids(bus: Bus) -> None:
 
 
 @on_both_event_loops
+async def test_a_client_that_asks_is_told_who_has_published_what(bus: Bus) -> None:
+    """Also with a message of the largest size; both clients are told the same."""
+    largest = bytes(PACKET_BYTES_MAX - len(b"MSG k\0"))
+    with anyio.fail_after(TIMEOUT_S):
+        with sbus.blocking.connect(bus.address, sender=True) as twin:
+            async with sbus.connect(bus.address, sender=True) as listener:
+                twin.subscribe("k")
+                twin.sync()
+                await listener.subscribe("k")
+                await listener.publish("k", "first")
+                await listener.publish("k", largest)
+                first, second = await listener.receive(), await listener.receive()
+        assert first.sender is not None
+        assert second.sender is not None
+        assert (first.payload, second.payload) == (b"first", largest)
+        assert (first.sender.gid, first.sender.uid, first.sender.pid) == IDENTITY
+        assert first.sender.place < second.sender.place
+        assert first.sender.client == second.sender.client
+    with pytest.raises(sbus.ConfigurationError):
+        sbus.blocking.connect(bus.address, sender=True, dialect="dot")
+
+
+@on_both_event_loops
 async def test_the_largest_packet_passes_and_a_larger_one_is_not_sent(bus: Bus) -> None:
     payload = os.urandom(PACKET_BYTES_MAX - len(b"MSG big\0"))
     with anyio.fail_after(TIMEOUT_S):

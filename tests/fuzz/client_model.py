@@ -18,11 +18,13 @@ ERROR = b"CMSG !/error\0"
 ME_REPLY = b"CMSG !/me\0"
 SETTINGS = {
     b"!/notices/on",
+    *(b"sender/on", b"sender/off"),
     *(b"blocking/soft/" + soft for soft in (b"queue", b"discard", b"block", b"error")),
     *(b"blocking/hard/" + hard for hard in (b"discard", b"block", b"error")),
     *(b"order/" + order for order in (b"queue", b"stack", b"random")),
 }
-"""Control keys that concern notices, and clients that do not read: here everybody reads."""
+"""Control keys that concern notices, clients that do not read, which all do here, and what comes
+before a message."""
 ECHO = {b"echo/on": True, b"echo/off": False}
 
 

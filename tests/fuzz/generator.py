@@ -23,7 +23,7 @@ RESERVED = [
 ]
 CONTROLS = [
     *(b"!/cred/whoami", b"!/sync", b"!/sync", b"!/notices/on", b"!/notices/off", b"echo/"),
-    *(b"echo/on", b"echo/off"),
+    *(b"echo/on", b"echo/off", b"sender/on", b"sender/off"),
     *(b"blocking/soft/queue", b"blocking/soft/discard", b"blocking/soft/block"),
     *(b"blocking/soft/error", b"blocking/hard/discard", b"blocking/hard/block"),
     *(b"blocking/hard/error", b"order/queue", b"order/stack", b"order/random", b"order", b""),

@@ -29,6 +29,7 @@ from unittest.mock import patch
 import msgspec
 
 from sbus.limits import Limits
+from sbus.protocol.controls import SENDER_BYTES_MAX
 from sbus.protocol.keys import DIALECTS, Dialect
 from tests.fuzz.access_model import AccessModel, Rule, User, random_rules
 from tests.fuzz.client_model import NOTICES_ON, ClientModel, key_of
@@ -39,6 +40,7 @@ from tests.fuzz.user_process import UserProcess
 from tests.fuzz.verdicts import Verdict, judge
 from tests.support.admin import administer, wait_for_traffic
 from tests.support.bus import Bus, running_bus
+from tests.support.senders import without_sender
 
 USERS: Final = [User(70_000 + number, 80_000 + number % 4) for number in range(10)]
 _OBSERVER: Final = User(70_100, 80_100)
@@ -119,7 +121,7 @@ class LiveClient(ClientModel):
         self.lasting.add(pattern)
 
     def receive(self) -> bytes:
-        packet = self.sock.recv(_LIMITS.packet_bytes_max + 1)
+        _, packet = without_sender(self.sock.recv(_LIMITS.packet_bytes_max + SENDER_BYTES_MAX))
         self.received.append(packet)
         return packet
 

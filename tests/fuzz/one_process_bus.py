@@ -38,6 +38,7 @@ from sbus.broker.worker.poller import Poller
 from sbus.broker.worker_process import Worker, build_worker
 from sbus.limits import Limits
 from sbus.protocol.codes import PACKET_CODES
+from sbus.protocol.controls import SENDER_BYTES_MAX
 from sbus.shared.account_book import AccountBook
 from sbus.shared.accounts import BACKLOG_BYTES, SUBSCRIPTION_BYTES, SUBSCRIPTIONS, Account
 from sbus.shared.compaction import Compaction
@@ -137,7 +138,7 @@ class Peer:
         packets: list[bytes] = []
         with suppress(BlockingIOError):
             while not self.ended and len(packets) < packets_max:
-                packet = self._sock.recv(self._packet_bytes + 1)
+                packet = self._sock.recv(self._packet_bytes + SENDER_BYTES_MAX)
                 if packet:
                     packets.append(packet)
                 else:

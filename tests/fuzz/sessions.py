@@ -19,6 +19,7 @@ from sbus.protocol.keys import DIALECTS, Dialect
 from tests.fuzz.client_model import NOTICES_ON, ClientModel, key_of
 from tests.fuzz.one_process_bus import WORKERS, OneProcessBus, Peer
 from tests.fuzz.verdicts import judge
+from tests.support.senders import without_sender
 from tests.unit.routing.specification import matches
 
 CLIENTS_PER_WORKER = 4
@@ -135,7 +136,7 @@ class Sessions:
             self._bus.settle()
             for peer in peers:
                 if packets := peer.read():
-                    received[peer] += packets
+                    received[peer] += [without_sender(packet)[1] for packet in packets]
                     more = True
         return received
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from sbus.protocol.controls import lost_notice
 from sbus.unix.credentials import Credentials
+from tests.support.senders import SentBy, without_sender
 
 _PACKET_BYTES_MAX = 8192
 _LOST = b"CMSG !/lost\0"
@@ -76,6 +77,11 @@ class Times:
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
         self.messages: dict[bytes, Message] = {}
+        self.places: dict[Message, int] = {}
+        """In the total order, as the recipients that want to know the sender are told."""
+
+        self.publishers: dict[int, Credentials] = {}
+        """All clients, by number."""
 
     def next(self) -> int:
         return next(self._numbers)
@@ -89,6 +95,8 @@ class SimulatedClient:
         self.own = own
         self._sock = sock
         self._times = times
+        times.publishers[number] = own
+        self._last_place = 0
         sock.setblocking(False)
         self.sent: list[Message] = []
         self.received: list[Received] = []
@@ -182,9 +190,12 @@ class SimulatedClient:
         return count
 
     def _take(self, packet: bytes) -> None:
+        sent_by, packet = without_sender(packet)
         if packet.startswith(b"MSG "):
             message = self._times.messages.get(packet)
             assert message is not None, f"client {self.number}: nobody sent {packet!r}"
+            if sent_by is not None:
+                self._note_sender(message, sent_by)
             self.received.append(Received(message, self.lost))
         elif packet == lost_notice(None):
             self.lost_unknown = True
@@ -201,6 +212,15 @@ class SimulatedClient:
         else:
             assert packet.startswith(_ERROR), packet
             self.reason = packet.removeprefix(_ERROR).decode()
+
+    def _note_sender(self, message: Message, sent_by: SentBy) -> None:
+        """Everybody is told the same about a message, and its true publisher."""
+        publisher = self._times.publishers[message.publisher]
+        own = (message.publisher, publisher.gid, publisher.uid, publisher.pid)
+        assert sent_by[1:] == own, f"{message} was not sent by {sent_by}"
+        assert sent_by.place > self._last_place, f"client {self.number}: places do not grow"
+        self._last_place = sent_by.place
+        assert self._times.places.setdefault(message, sent_by.place) == sent_by.place
 
     def _confirm(self) -> None:
         """A reply confirms what was sent before the oldest request without one."""

@@ -34,12 +34,16 @@ class _LateWords:
 
 
 def _append_with_early_flip(
-    self: OrderedLog, words: memoryview, log_block: LogBlock, share: LogShare
+    self: OrderedLog,
+    words: memoryview,
+    log_block: LogBlock,
+    share: LogShare,
+    order_place: int = 0,
 ) -> int:
     """The selector is flipped before the last store that appends a log block. A worker that is to
     die in this tick dies in between."""
     late = _LateWords(words)
-    woken = _real_append(self, cast(memoryview, late), log_block, share)
+    woken = _real_append(self, cast(memoryview, late), log_block, share, order_place)
     lock = self._memory.lock
     assert isinstance(lock, SimulatedLock)
     if woken >= 0:

@@ -8,11 +8,12 @@ secrecy    nobody receives what no pattern of its matches
 ledger     received + lost = sent, for each subscriber, where "lost" is what it was told; at each
            death one send may count as not made: that of a message, or of a notice of losses. With
            `order/latest`, all but the last message of a key may be missing that it was not told of
-place      what is missing before a message was admitted before that message
+places     each message has one place for all who are told, and places grow along the one order
+gaps       what is missing before a message was admitted before that message
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 
@@ -68,6 +69,12 @@ def _check_acyclic(behind: dict[Message, list[Message]], waits_for: Counter[Mess
                 ready.append(after)
     left = [message for message, count in waits_for.items() if count]
     assert done == len(waits_for), f"no order agrees with all about {_names(left)}"
+
+
+def check_places(places: Mapping[Message, int], placed: Sequence[Message]) -> None:
+    """The places that clients were told agree with the order."""
+    told = [places[message] for message in placed if message in places]
+    assert told == sorted(set(told)), "places do not grow along the order"
 
 
 def check_secrecy(client: SimulatedClient) -> None:

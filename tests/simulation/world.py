@@ -30,7 +30,7 @@ from tests.simulation import clock as clocks
 from tests.simulation.clients import SimulatedClient, Times
 from tests.simulation.fibers import Fiber, Interruption
 from tests.simulation.front import SimulatedFront
-from tests.simulation.oracle import Ledger, check_order, check_secrecy
+from tests.simulation.oracle import Ledger, check_order, check_places, check_secrecy
 from tests.simulation.plan import SMALL_BUFFER_BYTES, make_plan
 from tests.simulation.workers import SimulatedLock, SimulatedWorker
 
@@ -206,6 +206,8 @@ class World:
         if self.chance.random() < 0.5:
             choice = self.chance.choice(OPEN_CHOICES)
             client.wants_latest = client.control(choice) and choice == b"order/latest"
+        if self.chance.random() < 0.5:
+            client.control(b"sender/on")
         for _ in range(self.chance.randint(1, 2)):
             client.subscribe(self._pattern(client))
         client.request()
@@ -295,6 +297,7 @@ class World:
         placed = None
         if self._is_exact:
             placed = [self._times.messages[packet] for packet in self.lock.placed]
+            check_places(self._times.places, placed)
         Ledger(self.clients, placed, self.deaths).check()
 
     def _outcome(self) -> Outcome:

@@ -24,7 +24,7 @@ from sbus.protocol.packets import NUL, PUBLISH_WORD
 _QUEUE, _STACK = BacklogOrder.QUEUE, BacklogOrder.STACK
 _RANDOM, _LATEST = BacklogOrder.RANDOM, BacklogOrder.LATEST
 """Under names of this module's own, because looking a member up costs more than using it."""
-_KEY_AT = len(PUBLISH_WORD)
+_BEHIND_SENDER = b" " + PUBLISH_WORD
 _INDEX_BYTES = 192
 """What it takes to have a message sorted by size or found by its key, which is kept once more."""
 AGING_BYTES = 256
@@ -55,8 +55,10 @@ def age_bytes(packet: bytes) -> int:
 
 
 def key_of(packet: bytes) -> bytes:
-    """The key of a message."""
-    return packet[_KEY_AT : packet.index(NUL, _KEY_AT)]
+    """The key of a message, which may be behind the words that tell its sender."""
+    at = 0 if packet.startswith(PUBLISH_WORD) else packet.index(_BEHIND_SENDER) + 1
+    at += len(PUBLISH_WORD)
+    return packet[at : packet.index(NUL, at)]
 
 
 class _SortedMessages:

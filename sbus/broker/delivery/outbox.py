@@ -99,10 +99,6 @@ class Outbox(OutboxLedger):
         self._backlog.reorder(chosen.order)
         self._backlog.limit_age(chosen.age_ms_max)
 
-    def enable_notices(self) -> None:
-        """The client wants to be told what the bus did."""
-        self.wants_notices = True
-
     def enable_backpressure(self, backpressure: Backpressure) -> None:
         """From now on publishers are held back where a policy is `block`."""
         self._backpressure = backpressure
@@ -112,18 +108,21 @@ class Outbox(OutboxLedger):
     def deliver(self, packet: bytes, publisher_uid: int) -> None:
         """Accept a message for this client."""
         self.accepted += 1
-        if self.is_flowing:
+        if not self.is_flowing and self._drops_likewise(packet, publisher_uid):
+            return
+        if self.wants_sender:
+            packet = self._with_sender(packet)
+        while self.is_flowing:
             try:
                 self.delivered_bytes += self._send(packet)
                 return
             except OSError as error:
-                if self._has_more_room_after(error):
-                    self.accepted -= 1
-                    self.deliver(packet, publisher_uid)
-                    return
-                self._on_failed_send(error)
-        elif self._drops_likewise(packet, publisher_uid) or self._try_to_send(packet):
-            return
+                if not self._has_more_room_after(error):
+                    self._on_failed_send(error)
+                    break
+        else:
+            if self._try_to_send(packet):
+                return
         self._decide(packet, publisher_uid)
 
     def leave_out(self, packet: bytes, publisher_uid: int) -> None:
@@ -132,6 +131,7 @@ class Outbox(OutboxLedger):
         if self.leave_out_likewise(packet, publisher_uid):
             return
         self.accepted += 1
+        packet = self._with_sender(packet) if self.wants_sender else packet
         if self._state in (outbox_state.CLOSED, outbox_state.AWAY):
             self._decide(packet, publisher_uid)
             return

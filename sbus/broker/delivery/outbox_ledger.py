@@ -16,6 +16,7 @@ import msgspec
 
 from sbus.broker.delivery.backpressure import NOBODY
 from sbus.broker.delivery.bounded_backlog import BoundedBacklog
+from sbus.broker.delivery.origin import Origin
 from sbus.broker.ipc.client_record import BacklogRecord
 from sbus.compiled import OutboxRecord
 from sbus.protocol.controls import BacklogOrder
@@ -56,7 +57,7 @@ class OutboxLedger(OutboxRecord):
     """What an outbox needs to count for its `backlog`; `account` is its user's."""
 
     __slots__ = (
-        *("_account", "_backlog", "_drop_reason", "_dropped", "_slot", "_statistics"),
+        *("_account", "_backlog", "_drop_reason", "_dropped", "_origin", "_slot", "_statistics"),
         "_undelivered",
     )
 
@@ -69,6 +70,7 @@ class OutboxLedger(OutboxRecord):
         self.uid = NOBODY
         self._slot: ClientSlot | None = None
         self.slot_at = 0
+        self.wants_sender = False
         self._statistics = statistics
         self._dropped: dict[str, int] = {}
         self._drop_reason = ""
@@ -86,6 +88,16 @@ class OutboxLedger(OutboxRecord):
     def use_slot(self, slot: ClientSlot) -> None:
         """From now on a successor of this worker learns from the slot what is lost with this."""
         self._slot, self.slot_at = slot, slot.at
+
+    def use_origin(self, origin: Origin) -> None:
+        """This says what is being delivered, for a client that wants to know the sender."""
+        self._origin = origin
+
+    def _with_sender(self, packet: bytes) -> bytes:
+        """A message as such a client gets it, which is larger than what was accepted."""
+        prefix = self._origin.prefix()
+        self._statistics.counts[ACCEPTED_BYTES] += len(prefix)
+        return prefix + packet
 
     def _share_waiting(self) -> None:
         """Share how many messages wait, or were dropped and the client was not told yet."""

@@ -26,6 +26,7 @@ class ClientState(msgspec.Struct, frozen=True, kw_only=True):
     version: tuple[int, int] = VERSION
     echo: bool = True
     wants_notices: bool = False
+    wants_sender: bool = False
     flood_control: FloodControl = FloodControl()
     messages_in: int = 0
     bytes_in: int = 0

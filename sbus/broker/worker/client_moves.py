@@ -272,5 +272,5 @@ def _hand_over_block(session: Session, mask: int) -> LogBlock:
     """The log block with the log entry that hands over a client."""
     packet = b"%b%d %b" % (_PREFIX, session.client, encode_state(state_of(session)))
     received_us = time.monotonic_ns() // 1000
-    entry = (mask, packet, len(HAND_OVER))
-    return build_log_block(session.client, session.uid, received_us, [entry])
+    entry = (mask, packet, len(HAND_OVER), 0)
+    return build_log_block(session.publisher, received_us, [entry])

@@ -9,6 +9,7 @@ def state_of(session: Session) -> ClientState:
     return ClientState(
         echo=session.echo,
         wants_notices=outbox.wants_notices,
+        wants_sender=outbox.wants_sender,
         flood_control=outbox.flood_control,
         messages_in=session.messages_in,
         bytes_in=session.bytes_in,
@@ -30,6 +31,7 @@ def restore_state(session: Session, state: ClientState) -> None:
     session.bytes_in = state.bytes_in
     session.refused = state.refused
     outbox.wants_notices = state.wants_notices
+    outbox.wants_sender = state.wants_sender
     outbox.accepted = state.accepted
     outbox.delivered_bytes = state.delivered_bytes
     outbox.dropped.update(state.dropped)

@@ -3,6 +3,7 @@
 from sbus.broker.config.access_policy import KeyRules
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.delivery.fan_out_times import FanOutTimes
+from sbus.broker.delivery.origin import Origin
 from sbus.broker.delivery.send_times import SendTimes
 from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.events.rate_limit import LogRateLimiter
@@ -45,6 +46,7 @@ class WorkerContext:
         self.statistics = WorkerStatistics(counters_of(memory.statistics, worker))
         self.send_times = SendTimes(limits.users_max + 1, self.statistics)
         self.fan_out_times = FanOutTimes(limits.fan_out_us_max)
+        self.origin = Origin()
         self.link = link
         self.emitter = emitter
         rate_limiter = LogRateLimiter(limits.log_interval_seconds, emitter, memory.lock)

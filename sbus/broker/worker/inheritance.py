@@ -196,6 +196,7 @@ class Inheritance:
         settings = session.slot.settings()
         session.echo = settings.echo
         session.outbox.wants_notices = settings.wants_notices
+        session.outbox.wants_sender = settings.wants_sender
         session.outbox.leave()
         self._subscriptions.restore(session, journal.patterns_of(command.client))
         if named := journal.names.get(command.client):

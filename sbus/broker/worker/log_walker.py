@@ -45,6 +45,7 @@ class LogWalker:
         self._statistics = context.statistics
         self._in_flight = context.in_flight
         self._fan_out_times = context.fan_out_times
+        self._origin = context.origin
         self._router = router
         self._monitor = monitor
         self._log = log
@@ -127,9 +128,11 @@ class LogWalker:
         before this one, which is in doubt: its recipient's slot is passed to `admit_loss`. A client
         that was being taken over is taken over again."""
         progress, base = self._in_flight.walk_progress, self._in_flight.block_base()
-        for uid, _, entries in self._log.walk(self._log.cursor + 1):
-            self._statistics.counts[ROUTE_LOOKUPS] += len(entries)
-            for number, (key, packet) in enumerate(entries):
+        for block in self._log.walk(self._log.cursor + 1):
+            uid = block.publisher.uid
+            self._statistics.counts[ROUTE_LOOKUPS] += len(block.entries)
+            for number, (key, packet, number_in_batch) in enumerate(block.entries):
+                self._origin.set(block.publisher, block.place + number_in_batch)
                 for recipient in self._router.look_up(key).recipients:
                     place = delivery(number, recipient.slot_at)
                     progress[0] = max(base + place, progress[0])
@@ -152,15 +155,19 @@ class LogWalker:
         recent, progress = self._router.cache.recent, self._in_flight.walk_progress
         deliver = self._fan_out_times.deliver
         walked = total = 0
-        for uid, received_us, entries in blocks:
+        origin = self._origin
+        for publisher, received_us, block_place, entries in blocks:
             if total >= cost_max:
                 break
+            uid = publisher.uid
+            origin.set(publisher, block_place)
             before = statistics.counts[ACCEPTED]
             deliveries = 0
             walked_bytes = BLOCK.size
             timed_seconds = self._report_walked(entries) if self._monitor.is_watched else 0.0
             place = self._in_flight.begin_block(self._log.position) + 1
-            for key, packet in entries:
+            for key, packet, number in entries:
+                origin.place = block_place + number
                 route = recent.get(key)
                 if route is None:
                     began_at = time.perf_counter()
@@ -190,11 +197,12 @@ class LogWalker:
             self._cost[uid] = self._cost.get(uid, 0) + cost
             self._unpriced_bytes[uid] = self._unpriced_bytes.get(uid, 0) + walked_bytes
 
-    def _report_walked(self, entries: list[tuple[bytes, bytes]]) -> float:
+    def _report_walked(self, entries: list[tuple[bytes, bytes, int]]) -> float:
         """Tell the monitor of a log block; returns the seconds that took."""
         began_at = time.perf_counter()
         at, numbers = self._log.cursor, self._log.entry_numbers()
-        self._monitor.walked(at, self._log.publisher(), numbers, entries, self._router.look_up)
+        keys = [key for key, _, _ in entries]
+        self._monitor.walked(at, self._log.publisher(), numbers, keys, self._router.look_up)
         return time.perf_counter() - began_at
 
     def _share_progress(self) -> None:

@@ -170,20 +170,20 @@ class MessageMonitor:
         log_position: int,
         publisher: int,
         numbers: list[int],
-        entries: list[tuple[bytes, bytes]],
+        keys: list[bytes],
         look_up: Callable[[bytes], Route],
     ) -> None:
         """Entries with these numbers in the log block here, which this client published, are about
         to be delivered."""
         if self._sampler is not None:
-            self._sampler.walked(publisher, (look_up(key) for key, _ in entries))
+            self._sampler.walked(publisher, map(look_up, keys))
         for stream in tuple(self._streams.values()):
             if not stream.writer.has_room:
                 continue
             select = stream.selection.get
             shown = [
                 (number, key)
-                for number, (key, _) in zip(numbers, entries, strict=True)
+                for number, key in zip(numbers, keys, strict=True)
                 if NUL not in key and select(key) is not None
             ]
             if shown:

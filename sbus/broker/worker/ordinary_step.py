@@ -40,9 +40,10 @@ class OrdinaryStep(Protocol):
         """As `poller.poll`. Meanwhile it may serve a client that is the only one ready, a batch or
         so much cost at a time: nobody else waits, so the fair queue need not be asked."""
 
-    def deliver(self, messages: list[Message], uid: int, received_us: int) -> int:
-        """Deliver messages of this user that have their place in the order, and were read at this
-        time, to this worker's own clients. Returns how many deliveries were left out."""
+    def deliver(self, messages: list[Message], received_us: int) -> int:
+        """Deliver messages that have their place in the order, and were read at this time, to this
+        worker's own clients; the context's `origin` says whose they are. Returns how many
+        deliveries were left out."""
 
     def walk(
         self, end: int, costs: dict[int, int], walked_bytes: dict[int, int], cost_max: int
@@ -64,6 +65,7 @@ class PythonStep:
         self._statistics = context.statistics
         self._in_flight = context.in_flight
         self._fan_out_times = context.fan_out_times
+        self._origin = context.origin
 
     def serve(self, session: Session, cost: int, cost_max: int) -> int:
         """Read a client, unless packets of it are pending."""
@@ -80,13 +82,15 @@ class PythonStep:
         """Nobody is served meanwhile."""
         return self._fan_out_times.sleep_in(poller.poll, seconds_max)
 
-    def deliver(self, messages: list[Message], uid: int, received_us: int) -> int:
+    def deliver(self, messages: list[Message], received_us: int) -> int:
         """Deliver messages; returns how many deliveries were left out."""
         counts = self._statistics.counts
         before = counts[ACCEPTED]
         deliver, progress = self._fan_out_times.deliver, self._in_flight.batch_progress
         left_out = 0
+        first_place, uid = self._origin.place, self._origin.uid
         for number, (packet, _, route) in enumerate(messages):
+            self._origin.place = first_place + number
             counts[ACCEPTED] += route.fan_out
             counts[ACCEPTED_BYTES] += len(packet) * route.fan_out
             at = delivery(number, 0)
@@ -146,6 +150,7 @@ def make_ordinary_step(
         recent=recent,
         log=log,
         table=table,
+        origin=context.origin,
     )
 
 

@@ -176,8 +176,12 @@ class PacketHandler:
         elif key == controls.ECHO_OFF:
             session.echo = False
             session.save_settings()
+        elif key in (controls.SENDER_ON, controls.SENDER_OFF):
+            self._sequencer.barrier()  # earlier messages come as chosen before
+            session.outbox.wants_sender = key == controls.SENDER_ON
+            session.save_settings()
         elif key == controls.NOTICES_ON:
-            session.outbox.enable_notices()
+            session.outbox.wants_notices = True
             session.save_settings()
         elif (choice := controls.flood_choice(key)) is not None:
             self._sequencer.barrier()  # earlier messages are handled as chosen before

@@ -29,6 +29,7 @@ from sbus.protocol.presence import (
 )
 from sbus.protocol.presence_keys import parse_name_pattern
 from sbus.shared.accounts import BUS
+from sbus.shared.log_block import Publisher
 from sbus.shared.subscription_table import encode_record
 
 
@@ -60,7 +61,7 @@ class Presence:
         record = named.taken(self._context.worker)
         message = _own_key(named.member), named.member.join_message()
         change = NameChange(
-            record, session.uid, session.account, [message], False, _check_free(named)
+            record, session.publisher, session.account, [message], False, _check_free(named)
         )
         if not self._steps.announce(change):
             if self._sequencer.is_table_full(encode_record(record)):
@@ -135,7 +136,8 @@ class Presence:
             messages.insert(0, (key_of_will(named.will), PUBLISH_WORD + named.will))
         account = self._context.accounts[BUS] if session is None else session.account
         record = named.given_back(self._context.worker)
-        return NameChange(record, member.uid, account, messages, True, _check_member(member))
+        publisher = Publisher(member.client, member.uid, member.gid, member.pid)
+        return NameChange(record, publisher, account, messages, True, _check_member(member))
 
     def _may_publish_will(self, named: NamedClient, session: Session | None) -> bool:
         """Whether the limits of this bus and the present rules allow what was allowed before. The

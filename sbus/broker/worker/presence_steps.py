@@ -19,7 +19,7 @@ from sbus.broker.worker.members import Members
 from sbus.broker.worker.router import Router
 from sbus.broker.worker.table_reader import TableReader
 from sbus.shared.accounts import Account
-from sbus.shared.log_block import LogBlock, build_log_block
+from sbus.shared.log_block import LogBlock, Publisher, build_log_block, take_places
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.subscription_table import Record, SubscriptionTable, encode_record
 from sbus.shared.worker_statistics import MESSAGES_IN
@@ -29,10 +29,11 @@ CheckMembers = Callable[[Members], None]
 
 
 class NameChange(NamedTuple):
-    """A client of the user `uid` takes a name, or gives it back."""
+    """A client takes a name, or gives it back."""
 
     record: Record
-    uid: int
+    publisher: Publisher
+    """The same client."""
     account: Account
     messages: Sequence[tuple[bytes, bytes]]
     """Keys and packets; a key that is the bus's own ends with a NUL."""
@@ -91,12 +92,15 @@ class PresenceSteps:
             self._table.share_epoch(words)
             woken = self._log.share_cursor(words)
             if self._table.has_room(words, len(data), share, frees=change.is_removal):
+                now_ns = time.monotonic_ns()
+                place = take_places(words, now_ns, len(change.messages))
                 if log_block is not None:
-                    appended_for = self._log.append(words, log_block, change.account.log_share)
+                    log_share = change.account.log_share
+                    appended_for = self._log.append(words, log_block, log_share, place)
                 if appended_for >= 0:
                     self._table.append(words, data, share, edge=True, frees=change.is_removal)
                     self.members.apply(change.record)
-                    change.account.pay_for(len(change.messages), time.monotonic_ns())
+                    change.account.pay_for(len(change.messages), now_ns)
                     end = self._in_flight.note_step(words, self._walker.destined_end(words))
         self._memory.wake(woken | max(appended_for, 0))
         return end
@@ -104,15 +108,15 @@ class PresenceSteps:
     def _log_block(self, change: NameChange) -> LogBlock | None:
         """The messages that any client receives, if there are any."""
         entries = []
-        for key, packet in change.messages:
+        for number, (key, packet) in enumerate(change.messages):
             route = self._router.look_up(key)
             mask = route.mask | (self._own_bit if route.recipients else 0)
             if mask:
-                entries.append((mask, packet, len(key)))
+                entries.append((mask, packet, len(key), number))
         if not entries:
             return None
         received_us = time.monotonic_ns() // 1000
-        return build_log_block(change.record.client, change.uid, received_us, entries)
+        return build_log_block(change.publisher, received_us, entries)
 
     def barrier(self) -> bool:
         """Deliver everything that has its place before now, and have `members` be as it is there;

@@ -25,7 +25,7 @@ class PublishBatch:
 
     __slots__ = (
         *("session", "messages", "put_off", "held_by"),
-        *("deliveries", "delivery_bytes", "timed_cost"),
+        *("deliveries", "delivery_bytes", "timed_cost", "place"),
     )
 
     def __init__(self, session: Session) -> None:
@@ -35,6 +35,8 @@ class PublishBatch:
         """Messages that followed, and have to wait."""
         self.held_by: BackpressureRule | None = None
         """The rule of the stalled client that the first of them waits for, if it does."""
+        self.place = 0
+        """Of the first message, in the total order."""
         self.deliveries = 0
         """To clients of this worker, one for each message and recipient; in the end without those
         that were left out."""
@@ -102,12 +104,13 @@ class PublishBatch:
     def log_block(self) -> LogBlock | None:
         """The messages that other workers need, if any, as a log block."""
         entries = [
-            (route.mask, packet, len(key)) for packet, key, route in self.messages if route.mask
+            (route.mask, packet, len(key), number)
+            for number, (packet, key, route) in enumerate(self.messages)
+            if route.mask
         ]
-        session = self.session
         if not entries:
             return None
-        return build_log_block(session.client, session.uid, session.received_us, entries)
+        return build_log_block(self.session.publisher, self.session.received_us, entries)
 
 
 def gather(

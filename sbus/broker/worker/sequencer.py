@@ -35,7 +35,7 @@ from sbus.broker.worker.session import Session
 from sbus.broker.worker.table_reader import TableReader
 from sbus.broker.worker.unfinished_work import UnfinishedWork
 from sbus.broker.worker.wait_queue import FOR_ROOM, Reason, Wait
-from sbus.shared.log_block import LogBlock
+from sbus.shared.log_block import LogBlock, take_places
 from sbus.shared.log_share import LogShare
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.shared_memory import ALIVE, LOG_HEAD
@@ -57,6 +57,7 @@ class Sequencer:
         self._accounts = context.accounts
         self._stalls = context.stalls
         self._in_flight = context.in_flight
+        self._origin = context.origin
         self._statistics = context.statistics
         self._router = router
         self._monitor = monitor
@@ -128,8 +129,8 @@ class Sequencer:
             batch.add_time(time.perf_counter() - began_at)
         self._statistics.counts[MESSAGES_IN] += len(batch.messages)
         if batch.deliveries:
-            session = batch.session
-            batch.deliveries -= self._step.deliver(batch.messages, session.uid, session.received_us)
+            self._origin.set(batch.session.publisher, batch.place)
+            batch.deliveries -= self._step.deliver(batch.messages, batch.session.received_us)
         return wait
 
     def _place(self, batch: PublishBatch, *, again: bool = False) -> tuple[int, Wait | None] | None:
@@ -173,8 +174,9 @@ class Sequencer:
         woken = 0
         if log_block is not None:
             log_block = self._fitting(words, batch, log_block)
+        batch.place = take_places(words, now_ns, len(batch.messages))
         if log_block is not None:
-            woken = self._log.append(words, log_block, account.log_share)
+            woken = self._log.append(words, log_block, account.log_share, batch.place)
             if woken < 0:
                 return 0, FOR_ROOM
         account.pay_for(len(batch.messages), now_ns)

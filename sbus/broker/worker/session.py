@@ -23,6 +23,7 @@ from sbus.limits import BYTES_PER_UNIT, Limits
 from sbus.protocol.packets import PUBLISH_WORD
 from sbus.shared.accounts import SUBSCRIPTION_BYTES, SUBSCRIPTIONS, WAITING_BYTES, Account
 from sbus.shared.client_slots import ClientSettings, ClientSlot
+from sbus.shared.log_block import Publisher
 from sbus.unix.closing import is_hung_up
 from sbus.unix.credentials import Credentials
 from sbus.unix.fd_passing import has_descriptors, may_carry_descriptors
@@ -51,7 +52,7 @@ class Session(SessionRecord):
         *("secret_recipient", "profile"),
         *("patterns", "rule_by_pattern", "subscriptions", "subscription_bytes", "backpressure"),
         *("awaits_self_service", "is_queued", "has_ended", "refused", "waiting_bytes"),
-        *("is_counted", "is_leaving", "revision", "slot", "name", "will"),
+        *("is_counted", "is_leaving", "publisher", "revision", "slot", "name", "will"),
     )
 
     outbox: Outbox
@@ -68,6 +69,9 @@ class Session(SessionRecord):
         self.credentials = own
         self.account = connection.account
         self.uid = connection.account.uid
+        self.gid, self.pid = own.gid, own.pid
+        self.publisher = Publisher(self.client, own.uid, own.gid, own.pid)
+        """As the log has it."""
         self.account_place = connection.account.place
         self.sock = connection.sock
         self.slot, self.slot_at = connection.slot, connection.slot.at
@@ -125,7 +129,10 @@ class Session(SessionRecord):
 
     def save_settings(self) -> None:
         """Let a successor of this worker know what the client has chosen."""
-        chosen = ClientSettings(self.echo, self.outbox.wants_notices, self.outbox.flood_control)
+        outbox = self.outbox
+        chosen = ClientSettings(
+            self.echo, outbox.wants_notices, outbox.flood_control, outbox.wants_sender
+        )
         self.slot.save(self.client, chosen)
 
     @property

@@ -94,6 +94,7 @@ class Sessions:
         outbox = Outbox(timed, flood_control, limits, account, self._statistics, listener)
         outbox.uid = command.credentials.uid
         outbox.use_slot(slot)
+        outbox.use_origin(self._context.origin)
         connection = Connection(command.client, command.credentials, account, sock, slot)
         session = Session(connection, outbox, self._profile(command.rules), limits)
         self._subscriptions.add_client(session)

@@ -14,19 +14,22 @@ from datetime import datetime
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from sbus.cli.terminal.error_output import report_error
 from sbus.cli.terminal.standard_output import write
 from sbus.client.message_queue import Lost, Reconnected
 from sbus.errors import BusError, ConfigurationError
-from sbus.protocol.packets import Message
+from sbus.protocol.packets import Message, Sender
 from sbus.protocol.text import to_text
 
 MESSAGES_AT_ONCE_MAX = 1024
 """Messages printed in one write."""
 LOSSES_SECONDS = 10.0
 """Between two reports of losses, except for the last one."""
-FIELDS = ("time", "key", "payload")
-"""What a format can name."""
+SENDER_FIELDS = Sender.__struct_fields__
+FIELDS = ("time", "key", "payload", *SENDER_FIELDS)
+"""What a format can name; the last ones need `--sender`."""
 
 Line = Callable[[Message, float], bytes]
 """The line of a message that was received at a time of `time.time`."""
@@ -48,7 +51,9 @@ class Style(NamedTuple):
     """Losses are among the messages, as JSON; otherwise they go to standard error."""
 
 
-def style_of(form: str | None, template: str | None, *, timestamps: bool) -> Style:
+def style_of(
+    form: str | None, template: str | None, *, timestamps: bool, sender: bool = False
+) -> Style:
     """From the options of `sbusctl sub`. Raises ConfigurationError."""
     if form == "json":
         return Style(json_line if timestamps else lambda message, _: json_line(message), True)
@@ -56,23 +61,25 @@ def style_of(form: str | None, template: str | None, *, timestamps: bool) -> Sty
         return Style(raw_line)
     if template is None and not timestamps:
         return Style(text_line)
-    return Style(_formatted_line(template or "{time} {key} {payload}"))
+    known = FIELDS if sender else FIELDS[: -len(SENDER_FIELDS)]
+    return Style(_formatted_line(template or "{time} {key} {payload}", known))
 
 
-def _formatted_line(template: str) -> Line:
-    """Raises ConfigurationError for a template that names anything but `FIELDS`."""
+def _formatted_line(template: str, known: tuple[str, ...]) -> Line:
+    """Raises ConfigurationError for a template that names anything but `known`, of `FIELDS`."""
     try:
         parts = list(string.Formatter().parse(template))
     except ValueError as error:
         raise ConfigurationError(f"--format {template!r}: {error}") from error
     for _, name, spec, conversion in parts:
-        if name is not None and (name not in FIELDS or spec or conversion):
-            known = ", ".join(f"{{{field}}}" for field in FIELDS)
-            raise ConfigurationError(f"--format {template!r}: use {known}, and {{{{ for a brace")
+        if name is not None and (name not in known or spec or conversion):
+            fields = ", ".join(f"{{{field}}}" for field in known)
+            raise ConfigurationError(f"--format {template!r}: use {fields}, and {{{{ for a brace")
 
     def line(message: Message, at: float) -> bytes:
-        fields = (local_time(at), _shown_key(message.key), to_text(message.payload))
-        return f"{template.format(**dict(zip(FIELDS, fields, strict=True)))}\n".encode()
+        sender = () if message.sender is None else msgspec.structs.astuple(message.sender)
+        values = (local_time(at), _shown_key(message.key), to_text(message.payload), *sender)
+        return f"{template.format(**dict(zip(FIELDS, values, strict=False)))}\n".encode()
 
     return line
 
@@ -169,10 +176,12 @@ def raw_line(message: Message, _at: float = 0.0) -> bytes:
 
 def json_line(message: Message, at: float | None = None) -> bytes:
     """An object with `key` and `payload`, or, where they are not UTF-8, `key_base64` and
-    `payload_base64`, and with the `time`, if given. It is in ASCII, which is safe on a terminal as
-    well."""
-    fields: dict[str, str | float] = {} if at is None else {"time": at}
+    `payload_base64`, and with the `time` and the `sender`, if given. It is in ASCII, which is safe
+    on a terminal as well."""
+    fields: dict[str, object] = {} if at is None else {"time": at}
     fields |= (_json_field("key", message.key), _json_field("payload", message.payload))
+    if message.sender is not None:
+        fields["sender"] = msgspec.structs.asdict(message.sender)
     return json.dumps(fields).encode() + b"\n"
 
 

@@ -127,6 +127,12 @@ def _publish_all(bus: "Connection[Message]", key: bytes, payloads: Iterable[byte
     metavar="TEMPLATE",
     help="Print a line of text with {time}, {key} and {payload} in their places.",
 )
+@click.option(
+    "--sender",
+    is_flag=True,
+    help="Tell who has published each message: in JSON, or where a --format has {place}, {client}, "
+    "{gid}, {uid} or {pid}.",
+)
 @click.option("--timestamps", is_flag=True, help="Print when each message came, too.")
 @click.option("--count", type=click.IntRange(min=1), help="End after this many messages.")
 @click.option(
@@ -176,6 +182,7 @@ def sub(
     patterns: tuple[bytes, ...],
     form: str | None,
     template: str | None,
+    sender: bool,
     timestamps: bool,
     count: int | None,
     seconds: float | None,
@@ -205,14 +212,16 @@ def sub(
         raise click.UsageError("--format and --timestamps are for lines of text, or for JSON")
     if with_last and len(patterns) > 1:
         raise click.UsageError("--last takes one PATTERN")
-    style = style_of(form, template, timestamps=timestamps)
+    if sender and form != "json" and template is None:
+        raise click.UsageError("--sender is for --json and --format")
+    style = style_of(form, template, timestamps=timestamps, sender=sender)
     age = None if age_seconds is None else f"{age_seconds * 1000:.0f}"
     if (
         not (soft or hard or order or age or os.isatty(OUTPUT))
         and selected.link["dialect"] == "slash"
     ):
         soft = "block"
-    with selected.connect_with_losses(reconnect=reconnect) as bus:
+    with selected.connect_with_losses(reconnect=reconnect, sender=sender) as bus:
         names = ("blocking/soft", "blocking/hard", "order", "age")
         for key, choice in zip(names, (soft, hard, order, age), strict=True):
             if choice is not None:

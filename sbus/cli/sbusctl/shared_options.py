@@ -59,9 +59,9 @@ class SelectedBus:
             )
         )
 
-    def connect_with_losses(self, *, reconnect: bool) -> "Connection[Message | Lost]":
+    def connect_with_losses(self, *, reconnect: bool, sender: bool) -> "Connection[Message | Lost]":
         """Likewise, with losses among the messages."""
-        link: LinkOptions = {**self.link, "reconnect": reconnect}
+        link: LinkOptions = {**self.link, "reconnect": reconnect, "sender": sender}
         return self._checked(
             self._wait_for(lambda: sbus.blocking.connect(self.address, losses="report", **link))
         )

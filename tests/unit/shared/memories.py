@@ -5,13 +5,14 @@ All "workers" of a test may share the lock's one open file description, because 
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from sbus.limits import Limits
 from sbus.shared.account_book import AccountBook
 from sbus.shared.accounts import Account, accounts_words
 from sbus.shared.client_slots import LONG_REQUEST_WORDS, SLOT_WORDS, ClientSlot, ClientSlots
+from sbus.shared.log_block import LogBlock, Publisher, build_log_block
 from sbus.shared.shared_memory import WORD_BYTES, SharedMemory
 from tests.support.children import child_that
 
@@ -74,3 +75,11 @@ def was_woken(memory: SharedMemory, worker: int) -> bool:
         return os.eventfd_read(memory.eventfds[worker]) > 0
     except BlockingIOError:
         return False
+
+
+def log_block_of(
+    client: int, uid: int, entries: Iterable[tuple[int, bytes, int]], received_us: int = 0
+) -> LogBlock:
+    """A log block with the (destination mask, packet, key length) entries of one client."""
+    numbered = [(*entry, number) for number, entry in enumerate(entries)]
+    return build_log_block(Publisher(client, uid, 100, 4711), received_us, numbered)

@@ -11,10 +11,9 @@ import pytest
 
 from sbus.limits import Limits
 from sbus.shared.accounts import Accounts
-from sbus.shared.log_block import build_log_block
 from sbus.shared.ordered_log import WINDOW_SECONDS, OrderedLog
 from sbus.shared.shared_memory import SharedMemory
-from tests.unit.shared.memories import open_memory
+from tests.unit.shared.memories import log_block_of, open_memory
 
 WORKERS = 8
 WALKED_PER_STEP = 2_000
@@ -34,7 +33,7 @@ class Simulation:
         accounts = Accounts(memory.accounts, WORKERS, LIMITS)
         self.shares = {uid: accounts[uid].log_share for uid in users}
         self.blocks = {
-            uid: build_log_block(uid, uid, 0, [(1, b"MSG k\0" + bytes(size), 1)])
+            uid: log_block_of(uid, uid, [(1, b"MSG k\0" + bytes(size), 1)])
             for uid, (_, size) in users.items()
         }
         self.got = dict.fromkeys(users, 0)

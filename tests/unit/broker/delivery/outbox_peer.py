@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 
 from sbus.broker.config.access_policy import AccessProfile
 from sbus.broker.delivery.backpressure import Backpressure, BackpressureRule
+from sbus.broker.delivery.origin import Origin
 from sbus.broker.delivery.outbox import Outbox
 from sbus.broker.delivery.outbox_ledger import OutboxStatistics
 from sbus.broker.worker.poller import WRITABLE
@@ -68,7 +69,9 @@ class Peer:
         self.account = open_account(limits)
         self.statistics = WorkerStatistics()
 
+        self.origin = Origin()
         self.outbox = Outbox(ours, self.flood_control, limits, self.account, self.statistics, self)
+        self.outbox.use_origin(self.origin)
 
     def let_block(self, memory: SharedMemory, limits: Limits) -> None:
         """Give it a place among the stalls: from now on `block` holds the publishers of `UID`."""

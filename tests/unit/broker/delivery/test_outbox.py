@@ -54,7 +54,7 @@ def test_a_slow_client_gets_everything_in_order(peers: Make) -> None:
 @pytest.mark.parametrize("bound", [1, 2, 17])
 def test_the_bound_in_messages_is_exact(peers: Make, bound: int) -> None:
     peer = peers(limits(messages=bound))
-    peer.outbox.enable_notices()
+    peer.outbox.wants_notices = True
     taken = peer.fill()
     for number in range(bound + 3 - 1):  # `fill` has put one there
         peer.deliver(b"%d" % number)
@@ -83,7 +83,7 @@ def test_the_bound_in_bytes_is_exact(peers: Make, spare: int) -> None:
 
 def test_a_gap_is_told_at_its_place_and_with_its_size(peers: Make) -> None:
     peer = peers(limits(messages=3))
-    peer.outbox.enable_notices()
+    peer.outbox.wants_notices = True
     taken = peer.fill()
     for packet in (b"a", b"b", b"lost", b"lost"):
         peer.deliver(packet)
@@ -107,7 +107,7 @@ def test_a_client_without_notices_is_sent_none(peers: Make) -> None:
 
 def test_a_reply_follows_everything_accepted_before_it(peers: Make) -> None:
     peer = peers(limits(messages=2))
-    peer.outbox.enable_notices()
+    peer.outbox.wants_notices = True
     peer.outbox.send_control(b"early")
     peer.fill()
     peer.deliver(b"a")
@@ -277,7 +277,7 @@ def test_what_there_is_no_time_for_waits(peers: Make) -> None:
 def test_a_policy_decides_about_what_there_is_no_time_for(peers: Make) -> None:
     peer = peers(limits())
     make_moody(peer, *[errno.ETIME] * 2)
-    peer.outbox.enable_notices()
+    peer.outbox.wants_notices = True
     peer.outbox.choose(Soft.DISCARD)
     peer.deliver(b"a", b"b", b"c")
     assert peer.outbox.dropped == {"soft": 3}
@@ -319,7 +319,7 @@ def test_the_ledger_is_exact_whatever_happens(
 
 def follow_the_ledger(actions: list[tuple[str, int]], given: Limits) -> None:
     peer = Peer(given)
-    peer.outbox.enable_notices()
+    peer.outbox.wants_notices = True
     accepted: list[bytes] = []
     read: list[bytes] = []
 

@@ -54,7 +54,7 @@ def full_peer(make: Make, order: BacklogOrder, messages: int = 100, **choices: o
     """With a full socket, and messages that may wait for 30 ms."""
     control = msgspec.convert({"order": order, **choices}, FloodControl, strict=False)
     peer = make(limits(messages=messages), flood_control=control)
-    peer.outbox.enable_notices()
+    peer.outbox.wants_notices = True
     peer.outbox.choose(AGE_MS)
     peer.fill_exactly()
     return peer
@@ -173,7 +173,7 @@ def test_a_socket_is_not_enlarged_for_messages_that_become_too_old(
 def test_time_goes_on_at_another_bus(peers: Make, clock: Clock, order: BacklogOrder) -> None:
     """Which reads what waits in two pieces."""
     here, there = full_peer(peers, order), peers(limits())
-    there.outbox.enable_notices()
+    there.outbox.wants_notices = True
     there.outbox.leave()
     here.deliver(A, B)
     first = here.outbox.record_backlog()
@@ -255,7 +255,7 @@ def test_nothing_is_sent_that_is_too_old(actions: list[tuple[str, object]], mess
         sock = Recorder(fileno=peer.served.detach())
         sock.clock, sock.sent = clock, {}
         peer.serve(sock, limits(messages=messages))
-        peer.outbox.enable_notices()
+        peer.outbox.wants_notices = True
         came: dict[bytes, int] = {}
         read: list[bytes] = []
         for what, value in actions:

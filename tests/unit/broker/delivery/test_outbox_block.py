@@ -62,7 +62,7 @@ def full_peer(
     given = given or limits(messages=3)
     peer = make(given, flood_control=control)
     peer.let_block(memory, given)
-    peer.outbox.enable_notices()
+    peer.outbox.wants_notices = True
     peer.fill_exactly()
     assert not peer.backpressure.is_stalled
     return peer

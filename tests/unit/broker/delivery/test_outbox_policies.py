@@ -70,7 +70,7 @@ def full_peer(
     control = FloodControl(soft=soft, hard=hard, order=order)
     peer = make(limits(messages=messages), flood_control=control)
     if notices:
-        peer.outbox.enable_notices()
+        peer.outbox.wants_notices = True
     peer.fill_exactly()
     return peer
 
@@ -383,7 +383,7 @@ def follow_the_ledger(
 ) -> None:
     peer = Peer(given)
     peer.let_block(memory, given)
-    peer.outbox.enable_notices()
+    peer.outbox.wants_notices = True
     accepted: list[bytes] = []
     replies: list[bytes] = []
     read: list[bytes] = []

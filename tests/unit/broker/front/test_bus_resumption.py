@@ -16,13 +16,13 @@ from sbus.limits import Limits
 from sbus.protocol.controls import FloodControl
 from sbus.shared.account_book import AccountBook
 from sbus.shared.client_slots import ClientSettings, ClientSlots
-from sbus.shared.log_block import HAND_OVER, build_log_block
+from sbus.shared.log_block import HAND_OVER
 from sbus.shared.log_share import WORDS_PER_DESTINATION, LogShare
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.shared_memory import WORKERS_MAX, SharedMemory
 from sbus.shared.stall_table import StallTable
 from sbus.unix.credentials import peer_credentials
-from tests.unit.shared.memories import open_memory
+from tests.unit.shared.memories import log_block_of, open_memory
 
 WORKERS = 2
 LIMITS = Limits(log_bytes=4096, table_bytes=4096)
@@ -108,7 +108,7 @@ async def test_a_client_on_its_way_comes_to_the_worker_that_it_is_handed_to(
     entry = (0b10, b"MSG %b\0" % HAND_OVER, len(HAND_OVER))
     with memory.lock as words:
         OrderedLog(memory, 1).start(words)
-        block = build_log_block(number, 0, 0, [entry])
+        block = log_block_of(number, 0, [entry])
         assert OrderedLog(memory, 0).append(words, block, share) >= 0
     await bus.resume({number: sockets[0]})
     assert bus.workers() == {number: 1}

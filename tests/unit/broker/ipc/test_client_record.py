@@ -25,6 +25,7 @@ STATE = ClientState(
     version=(1, 0),
     echo=False,
     wants_notices=True,
+    wants_sender=True,
     flood_control=FloodControl(soft=Soft.BLOCK, hard=Hard.ERROR, order=BacklogOrder.STACK),
     messages_in=1,
     bytes_in=2,
@@ -55,7 +56,7 @@ SNAPSHOT = ClientSnapshot(
     awaits_self_service=True,
     departure=Departure(reason="kicked", notice=b"CMSG !/error\0kicked"),
 )
-FROM_1_0 = msgspec.structs.replace(STATE, version=(1, 0))
+FROM_1_0 = msgspec.structs.replace(STATE, version=(1, 0), wants_sender=False)
 SNAPSHOT_1_0 = bytes.fromhex(
     "8da6636c69656e7407a87265766973696f6e08a87061747465726e7382c403612f2a02c4016201b06861735f6261636b"
     "7072657373757265c3a573746174658aa776657273696f6e920100a46563686fc2ad77616e74735f6e6f7469636573c3"

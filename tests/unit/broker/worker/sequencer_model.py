@@ -48,7 +48,7 @@ from tests.unit.routing.specification import matches
 from tests.unit.shared.memories import spare_slot, was_woken
 
 LIMITS = Limits(
-    log_bytes=1280,
+    log_bytes=1536,
     table_bytes=64 * 1024,
     route_cache_bytes_max=4096,
     users_max=2,
@@ -129,8 +129,10 @@ class HookedLog(OrderedLog):
         self.placed = True
         return super().destined_end(words)
 
-    def append(self, words: memoryview, block: LogBlock, share: LogShare) -> int:
-        wake = super().append(words, block, share)
+    def append(
+        self, words: memoryview, log_block: LogBlock, share: LogShare, order_place: int = 0
+    ) -> int:
+        wake = super().append(words, log_block, share, order_place)
         self.refused |= wake < 0
         return wake
 

@@ -111,6 +111,9 @@ class Client:
         self.handled: list[bytes] = []
         """Packets that were no publishable messages."""
 
+    def tell_sender(self, wants_sender: bool) -> None:
+        self.session.outbox.wants_sender = wants_sender
+
     def read(self, packets_max: int) -> None:
         with suppress(BlockingIOError, ConnectionError):
             while packets_max and self.peer.fileno() >= 0:
@@ -231,6 +234,7 @@ class Scene:
         slot = context.client_slots[number]
         outbox.uid = uid
         outbox.use_slot(slot)
+        outbox.use_origin(context.origin)
         connection = Connection(number, own, account, ours, slot)
         session = Session(connection, outbox, NO_RULES, LIMITS)
         self.subscriptions[worker].add_client(session)

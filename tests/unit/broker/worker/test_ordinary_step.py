@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from sbus.compiled import STEP
 from sbus.limits import Limits
 from sbus.protocol.controls import BacklogOrder, Hard, Soft
-from sbus.shared.log_block import build_log_block
 from sbus.shared.shared_memory import (
     LOG_ENTRY_BYTES,
     LOG_SHARE,
@@ -23,6 +22,7 @@ from sbus.shared.shared_memory import (
 from sbus.shared.worker_statistics import MESSAGES_IN, counters_of
 from tests.fuzz.one_process_bus import OneProcessBus, Peer, one_process_bus
 from tests.unit.broker.worker.step_scene import UIDS, Clock, Scene, stopped_clock
+from tests.unit.shared.memories import log_block_of
 
 pytestmark = pytest.mark.skipif(STEP == "python", reason="the step is not compiled here")
 
@@ -117,6 +117,7 @@ _rare_acts = st.one_of(
     on_client(lambda scene, client: (scene.stall(client), *map(scene.learn, KEYS))),
     st.builds(lambda users: lambda scene, _: scene.wait_for_first(users), st.integers(0, 3)),
     on_client(lambda _, client, echo: setattr(client.session, "echo", echo), st.booleans()),
+    on_client(lambda _, client, wants: client.tell_sender(wants), st.booleans()),
     on_client(lambda _, client: client.peer.close()),
     st.builds(lambda worker: lambda scene, _: scene.barrier(worker), st.integers(0, 2)),
     st.builds(lambda key: lambda scene, _: scene.learn(key), st.sampled_from(KEYS)),
@@ -227,7 +228,7 @@ def test_no_log_block_leads_astray(
     entries: list[tuple[int, bytes, int]], damage: list[tuple[int, bytes]], cut: int
 ) -> None:
     """The bus alone writes the log; the step relies on none of its lengths all the same."""
-    piece = bytearray(build_log_block(7, 1000, 0, entries).data)
+    piece = bytearray(log_block_of(7, 1000, entries).data)
     for at, junk in damage:
         piece[at : at + len(junk)] = junk
     del piece[len(piece) - cut :]

@@ -25,7 +25,6 @@ from sbus.shared import (
     accounts,
     compaction,
     held_time,
-    log_block,
     ordered_log,
     shared_memory,
     stall_table,
@@ -38,6 +37,7 @@ from tests.unit.broker.worker.sequencer_model import (
     Bus,
     Client,
 )
+from tests.unit.shared.memories import log_block_of
 
 WORKERS = 3
 CLIENTS_PER_WORKER = 2
@@ -309,7 +309,7 @@ def test_a_step_is_never_interrupted() -> None:
 
 def test_the_log_of_these_tests_is_deep_enough_for_their_runs() -> None:
     """A quarter of the log takes the largest block and the skip before it."""
-    largest = log_block.build_log_block(1, 1, 0, [(7, b"MSG !/cred//1//\0" + b"9" * 8, 11)] * 3)
+    largest = log_block_of(1, 1, [(7, b"MSG !/cred//1//\0" + b"9" * 8, 11)] * 3)
     assert 8 * len(largest.data) <= LIMITS.log_bytes
 
 

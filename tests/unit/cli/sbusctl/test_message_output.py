@@ -20,7 +20,7 @@ from sbus.cli.sbusctl.message_output import (
 )
 from sbus.client.message_queue import Lost, Reconnected
 from sbus.errors import ConfigurationError
-from sbus.protocol.packets import Message
+from sbus.protocol.packets import Message, Sender
 from sbus.protocol.text import to_text
 
 anything = st.one_of(st.binary(), st.text().map(lambda text: text.encode(errors="replace")))
@@ -112,3 +112,14 @@ def test_losses_that_follow_soon_are_one_line(
     assert capsys.readouterr().err.splitlines() == [
         "sbusctl: 5 messages were lost here: this client read too slowly"
     ]
+
+
+def test_a_sender_is_shown_where_it_is_asked_for() -> None:
+    message = Message(b"k", b"p", Sender(place=9, client=4, gid=100, uid=1000, pid=4711))
+    template = "{place} {client} {gid} {uid} {pid} {key}"
+    line = style_of(None, template, timestamps=False, sender=True).line
+    assert line(message, AT) == b"9 4 100 1000 4711 k\n"
+    shown = json.loads(style_of("json", None, timestamps=False, sender=True).line(message, AT))
+    assert shown["sender"] == {"place": 9, "client": 4, "gid": 100, "uid": 1000, "pid": 4711}
+    with pytest.raises(ConfigurationError, match="uid"):
+        style_of(None, "{uid}", timestamps=False)

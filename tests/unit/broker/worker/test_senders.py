@@ -1,0 +1,147 @@
+"""Clients with `sender/on`: who has published each message, and its place in the total order."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from sbus.broker.config.access_policy import encode_rule_set
+from sbus.broker.ipc.client_record import ClientRecord
+from sbus.broker.ipc.worker_protocol import AdoptClient, HandOverClient, PrepareClient
+from sbus.limits import Limits
+from sbus.unix.credentials import Credentials
+from tests.fuzz.one_process_bus import CREDENTIALS, OneProcessBus, Peer, one_process_bus
+from tests.support.senders import SentBy, without_sender
+from tests.unit.broker.delivery.outbox_peer import SMALL_BUFFER_BYTES
+
+ANOTHER = Credentials(gid=7, uid=1001, pid=8)
+
+
+@pytest.fixture
+def bus() -> Iterator[OneProcessBus]:
+    with one_process_bus("slash", Limits()) as opened:
+        yield opened
+
+
+def say(bus: OneProcessBus, peer: Peer, *packets: bytes) -> None:
+    for packet in packets:
+        peer.send(packet)
+    bus.settle()
+
+
+def told(peer: Peer) -> list[tuple[SentBy, bytes]]:
+    """What a client receives that is told the senders."""
+    found = [without_sender(packet) for packet in peer.read()]
+    return [(sent_by, packet) for sent_by, packet in found if sent_by is not None]
+
+
+def test_recipients_of_all_workers_are_told_the_same(bus: OneProcessBus) -> None:
+    readers = [bus.connect(worker) for worker in (0, 1, 0)]
+    for reader in readers:
+        say(bus, reader, b"CMSG sender/on", b"SUB k/")
+    plain = bus.connect(1)
+    say(bus, plain, b"SUB k/")
+    first, second = bus.connect(0), bus.connect(1, ANOTHER)
+    sent = [b"MSG k/%d\0payload \0 and more" % number for number in range(5)]
+    say(bus, first, b"MSG elsewhere\0", *sent[:2], b"MSG elsewhere\0", sent[2])
+    say(bus, second, *sent[3:])
+    seen = [told(reader) for reader in readers]
+    assert seen[0] == seen[1] == seen[2]
+    assert [packet for _, packet in seen[0]] == sent == plain.read()
+    places = [sent_by.place for sent_by, _ in seen[0]]
+    assert places == sorted(set(places))
+    assert [sent_by[1:] for sent_by, _ in seen[0]] == [
+        *[(first.number, CREDENTIALS.gid, CREDENTIALS.uid, CREDENTIALS.pid)] * 3,
+        *[(second.number, ANOTHER.gid, ANOTHER.uid, ANOTHER.pid)] * 2,
+    ]
+
+
+def test_what_comes_before_a_choice_comes_as_chosen_before(bus: OneProcessBus) -> None:
+    reader = bus.connect(0)
+    say(bus, reader, b"SUB k", b"MSG k\0plain", b"CMSG sender/on", b"MSG k\0told")
+    say(bus, reader, b"CMSG sender/off", b"MSG k\0plain again")
+    packets = [without_sender(packet) for packet in reader.read()]
+    assert [packet for _, packet in packets] == [
+        *(b"MSG k\0plain", b"MSG k\0told", b"MSG k\0plain again")
+    ]
+    assert [sent_by is not None for sent_by, _ in packets] == [False, True, False]
+
+
+def test_a_successor_goes_on_with_the_choice_and_the_places(bus: OneProcessBus) -> None:
+    reader, writer = bus.connect(0), bus.connect(1)
+    say(bus, reader, b"CMSG sender/on", b"SUB k")
+    places = []
+    for dies in (0, 1, 0):
+        say(bus, writer, b"MSG k\0", b"MSG k\0")
+        places += [sent_by.place for sent_by, _ in told(reader)]
+        bus.replace(dies)
+    assert len(places) == 6
+    assert places == sorted(set(places))
+
+
+def test_places_grow_also_when_the_clock_is_behind(bus: OneProcessBus) -> None:
+    """As after the bus has moved to a machine whose clock began later."""
+    from sbus.shared.shared_memory import LAST_PLACE
+
+    reader, writer = bus.connect(0), bus.connect(1)
+    say(bus, reader, b"CMSG sender/on", b"SUB k")
+    with bus.memory.lock as words:
+        words[LAST_PLACE] = ahead = 1 << 62
+    for peer in (writer, reader):
+        say(bus, peer, b"MSG k\0", b"MSG k\0")
+    assert [sent_by.place for sent_by, _ in told(reader)] == [ahead + 1 + n for n in range(4)]
+
+
+def test_a_client_takes_its_choice_along(bus: OneProcessBus) -> None:
+    reader, writer = bus.connect(0), bus.connect(0)
+    say(bus, reader, b"CMSG sender/on", b"SUB k")
+    session = bus.workers[0].sessions[reader.number]
+    adoption = AdoptClient(
+        reader.number, CREDENTIALS, session.account_place, encode_rule_set(0), reader.number
+    )
+    record = ClientRecord(revision=session.revision, patterns=session.patterns)
+    bus.tell(1, PrepareClient(adoption, record), session.sock.fileno())
+    bus.settle()
+    session.is_leaving = True
+    moves = bus.workers[0].commands._moves
+    moves.hand_over(HandOverClient(reader.number, 1, session.revision))
+    bus.settle()
+    assert bus.workers[1].sessions.find(reader.number) is not None
+    say(bus, writer, b"MSG k\0")
+    assert [packet for _, packet in told(reader)] == [b"MSG k\0"]
+
+
+@pytest.mark.parametrize("order", [b"queue", b"latest"])
+def test_a_backlog_keeps_what_is_told_with_a_message(bus: OneProcessBus, order: bytes) -> None:
+    """In order `latest` by the key of the message."""
+    reader = bus.connect(0, buffer_bytes=SMALL_BUFFER_BYTES)
+    writer = bus.connect(1)
+    say(bus, reader, b"CMSG sender/on", b"CMSG order/" + order, b"SUB k/")
+    sent = [b"MSG k/%d\0%d " % (number % 3, number) + bytes(500) for number in range(60)]
+    say(bus, writer, *sent)
+    found, places = told(reader), list[int]()
+    while len(found) > len(places):
+        places = [sent_by.place for sent_by, _ in found]
+        bus.settle()
+        found += told(reader)
+    if order == b"queue":
+        assert [packet for _, packet in found] == sent
+        assert places == sorted(set(places))
+    else:
+        assert len(found) < len(sent)
+        assert {packet for _, packet in found[-3:]} == set(sent[-3:])
+    counts = [worker.context.statistics.counts for worker in bus.workers]
+    assert not any(count[2] < 0 for count in counts)
+
+
+def test_what_is_told_counts_as_accepted_and_delivered(bus: OneProcessBus) -> None:
+    from sbus.shared.worker_statistics import ACCEPTED_BYTES
+
+    reader = bus.connect(0)
+    say(bus, reader, b"CMSG sender/on", b"SUB k")
+    statistics = bus.workers[0].context.statistics
+    before = statistics.counts[ACCEPTED_BYTES]
+    say(bus, reader, b"MSG k\0", b"MSG k\0")
+    received = reader.read()
+    assert len(received) == 2
+    assert statistics.counts[ACCEPTED_BYTES] - before == sum(map(len, received))
+    assert bus.workers[0].sessions[reader.number].outbox.delivered_bytes >= sum(map(len, received))
