@@ -104,7 +104,8 @@ typedef struct { /* of a block of the log */
     uint64_t place; /* of the first message of its batch */
     uint32_t gid;
     uint32_t pid;
-    uint64_t unused[2];
+    uint64_t receipt; /* Python walks over messages that have one */
+    uint64_t unused;
 } BlockHeader;
 
 typedef struct { /* of an entry of a block; not aligned in the log */

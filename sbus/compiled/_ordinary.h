@@ -1272,6 +1272,10 @@ walk_block(OrdinaryStep *step, const unsigned char *at, uint64_t size, uint64_t 
     walked.is_ordinary = true;
     if (!(header.mask >> step->memory.worker & 1))
         return walked;
+    if (header.receipt) {
+        walked.is_ordinary = false;
+        return walked;
+    }
     batch_clear(&step->batch);
     set_origin(step, header.client, header.uid, header.gid, header.pid, header.place);
     int gathered = gather_block(step, at, &header);

@@ -9,6 +9,7 @@ from typing import Final
 PACKET_CODES: Final = (
     "bad-name",
     "bad-secret-pattern",
+    "bad-token",
     "bad-will",
     "empty-packet",
     "has-descriptors",
@@ -65,7 +66,8 @@ PACKETS_LOST: Final = "packets-lost"
 
 FINAL_CODES: Final = frozenset(
     {
-        *("bad-secret-pattern", "empty-packet", "has-descriptors", "key-too-deep", "key-too-long"),
+        *("bad-secret-pattern", "bad-token", "empty-packet", "has-descriptors", "key-too-deep"),
+        "key-too-long",
         *("kicked", "kills-workers", "no-nul", "not-yours", "packet-too-long", "pattern-too-deep"),
         *("pattern-too-long", "unknown-word"),
     }

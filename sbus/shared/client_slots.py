@@ -211,6 +211,11 @@ class ClientSlot:
         size = self._words[PENDING] >> REQUEST_SHIFT
         return bytes(self._room(size)[:size])
 
+    @property
+    def is_request_cut(self) -> bool:
+        """Whether there may have been no room for all of the request."""
+        return bool(self._words[PENDING] >> REQUEST_SHIFT >= _LONG_BYTES)
+
     def _room(self, size: int) -> memoryview:
         if size <= _SHORT_BYTES:
             return self._words[REQUEST:].cast("B")
@@ -293,6 +298,10 @@ class ClientSlots:
 
     def __getitem__(self, number: int) -> ClientSlot:
         return ClientSlot(self.words, number, self._worker)
+
+    def with_mark(self, mark: int) -> ClientSlot:
+        """The slot of a request whose step has this mark."""
+        return self[((mark & _STEPS_MASK) - 1) // SLOT_WORDS]
 
     def connections(self) -> Iterator[Connection]:
         """Of all slots that have ever belonged to one; slots are given out from the first on."""

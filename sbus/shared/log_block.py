@@ -1,7 +1,8 @@
 """Log blocks: how messages are laid out in the ordered log.
 
     log block    destination mask, length, number of log entries, the publisher's client number and
-                 uid, time of receipt, place of the batch, the publisher's gid and pid, log entries
+                 uid, time of receipt, place of the batch, the publisher's gid and pid, the
+                 entry of its receipt or 0 (`receipt_table`), log entries
     log entry    destination mask, length of the packet, length of its key, number of the message in
                  its batch, packet
 
@@ -20,8 +21,8 @@ from sbus.errors import ConfigurationError
 from sbus.limits import Limits
 from sbus.shared.shared_memory import LAST_PLACE, PAGE_BYTES
 
-BLOCK = struct.Struct("<QIIQIIQII16x")
-"""Mask, length, count, client, uid, time, place, gid, pid: 64 bytes."""
+BLOCK = struct.Struct("<QIIQIIQIIQ8x")
+"""Mask, length, count, client, uid, time, place, gid, pid, receipt: 64 bytes."""
 PLACE_AT: Final = 32
 """Of the place in the header: it is known last."""
 PLACE = struct.Struct("<Q")
@@ -53,6 +54,8 @@ class WalkedBlock(NamedTuple):
     """& TIME_MASK."""
     place: int
     """Of the batch."""
+    receipt: int
+    """The workers that walk over it are to say what comes of its only message; 0: not."""
     entries: list[tuple[bytes, bytes, int]]
     """Key, packet and number of each entry destined to that worker."""
 
@@ -76,7 +79,10 @@ class LogStatistics(msgspec.Struct, frozen=True):
 
 
 def build_log_block(
-    publisher: Publisher, received_us: int, entries: Sequence[tuple[int, bytes, int, int]]
+    publisher: Publisher,
+    received_us: int,
+    entries: Sequence[tuple[int, bytes, int, int]],
+    receipt: int = 0,
 ) -> LogBlock:
     """Lay out the (destination mask, packet, key length, number) entries of one client, received at
     this time of `time.monotonic_ns`; each has a destination."""
@@ -92,7 +98,8 @@ def build_log_block(
     padding = -length % BLOCK_ALIGN_BYTES
     client, uid, gid, pid = publisher
     time_us = received_us & TIME_MASK
-    parts[0] = BLOCK.pack(union, length + padding, len(entries), client, uid, time_us, 0, gid, pid)
+    block = (union, length + padding, len(entries), client, uid, time_us)
+    parts[0] = BLOCK.pack(*block, 0, gid, pid, receipt)
     parts.append(bytes(padding))
     return LogBlock(union, len(entries), b"".join(parts))
 
@@ -100,12 +107,14 @@ def build_log_block(
 def block_at(source: mmap.mmap | bytes, at: int, bit: int) -> tuple[int, int, WalkedBlock | None]:
     """The length of the log block here, how many entries it has, and the block, if it concerns the
     worker with this bit."""
-    mask, length, count, client, uid, time_us, place, gid, pid = BLOCK.unpack_from(source, at)
+    mask, length, count, client, uid, time_us, place, gid, pid, receipt = BLOCK.unpack_from(
+        source, at
+    )
     if not mask & bit:
         return length, count, None
     entries = _entries_of(source, at + BLOCK.size, count, bit)
     publisher = Publisher(client, uid, gid, pid)
-    return length, count, WalkedBlock(publisher, time_us, place, entries)
+    return length, count, WalkedBlock(publisher, time_us, place, receipt, entries)
 
 
 def _entries_of(

@@ -4,7 +4,7 @@ One memfd, mapped by every process before the workers are forked, or found in th
 by a bus that goes on when all processes of this one have died:
 
     control words | heartbeats | served clients | statistics | operation times | accounts | stalls |
-    client slots | in flight | ordered log | table arena 0 | table arena 1
+    client slots | in flight | receipts | ordered log | table arena 0 | table arena 1
 
 *Control words* exist twice. A critical section works on the spare copy and flips a selector as its
 last store. A process that dies before the flip has changed nothing: the next critical section
@@ -36,6 +36,7 @@ from sbus.limits import Limits
 from sbus.shared.accounts import accounts_words
 from sbus.shared.client_slots import client_slots_max, client_slots_words
 from sbus.shared.operation_times import OperationTimes, operation_words
+from sbus.shared.receipt_table import receipt_words
 from sbus.shared.stall_table import stall_table_words
 from sbus.shared.worker_statistics import statistics_words
 from sbus.unix.file_lock import lock_file
@@ -273,7 +274,8 @@ class SharedMemory:
         slots_at = _round_up(stalls_end, PAGE_BYTES)
         slots_end = slots_at + WORD_BYTES * client_slots_words(self.shape.slots)
         in_flight_end = slots_end + WORD_BYTES * IN_FLIGHT_WORDS * workers
-        self.log_offset = _round_up(in_flight_end, PAGE_BYTES)
+        receipts_end = in_flight_end + WORD_BYTES * receipt_words(workers)
+        self.log_offset = _round_up(receipts_end, PAGE_BYTES)
         first_arena = self.log_offset + self.log_bytes
         self.arena_offsets = (first_arena, first_arena + self.arena_bytes)
         size = self.arena_offsets[1] + self.arena_bytes
@@ -295,6 +297,7 @@ class SharedMemory:
         self.stalls = view[stalls_at:stalls_end].cast("Q")
         self.client_slots = view[slots_at:slots_end].cast("Q")
         self.in_flight = view[slots_end:in_flight_end].cast("Q")
+        self.receipts = view[in_flight_end:receipts_end].cast("Q")
         self.eventfds = tuple(
             os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for _ in range(workers + 1)
         )

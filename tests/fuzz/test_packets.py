@@ -14,11 +14,12 @@ NOT_HERE = {
     *("table-full", "too-slow", "too-many-secret", "too-many-blocking"),
     *("not-allowed", "too-many-connections", "too-many-users", "kicked", "too-many-steps"),
     *("has-descriptors", "kills-workers"),
+    *("bad-name", "bad-token", "bad-will", "has-name", "name-taken"),
 }
 """Codes for a full table, for who does not read, for a worker without descriptors or places; of
 access rules, which there are none, of an acceptor, which there is none, of administrators, of more
-patterns than the clients of these packets can have, of attached descriptors, and of workers that
-die."""
+patterns than the clients of these packets can have, of attached descriptors, of workers that die,
+and of names and receipts, for which these packets do not ask."""
 SECRET = {"bad-secret-pattern", "not-yours"}
 """Codes that the dot dialect, which has no secret messages, cannot bring about."""
 STATEFUL = {*NOT_HERE, "not-yours", "too-many-patterns", "packet-too-long"}

@@ -18,6 +18,9 @@ _LOST = b"CMSG !/lost\0"
 _ERROR = b"CMSG !/error\0"
 _PACKETS_LOST = _ERROR + b"packets-lost "
 _WHOAMI = b"CMSG !/cred/whoami"
+_RECEIPT = b"CMSG !/receipt\0"
+_ASKING_BYTES = 40
+"""At most, of asking for a receipt."""
 _NEVER = 1 << 62
 
 
@@ -101,6 +104,8 @@ class SimulatedClient:
         self.sent: list[Message] = []
         self.received: list[Received] = []
         self.subscriptions: list[Subscription] = []
+        self.receipts: dict[int, list[bytes]] = {}
+        """What it was told of the messages with these numbers, for which it has asked."""
         self.echo: bool | None = True
         """None if packets were lost since it was chosen."""
         self.wants_latest = False
@@ -145,6 +150,18 @@ class SimulatedClient:
             message = Message(self.number, number, key, packet, self._times.next(), last)
             self.sent.append(message)
             self._times.messages[packet] = message
+
+    def ask(self, key: bytes, size: int) -> None:
+        """Publish a message, and ask for a receipt."""
+        number = len(self.sent)
+        packet = b"MSG %b\0%d %d " % (key, self.number, number)
+        packet += b"." * (size - _ASKING_BYTES - len(packet))
+        if self._send(b"CMSG !/publish\0%d\0%b" % (number, packet.removeprefix(b"MSG "))):
+            last = self.received[-1].message if self.received else None
+            message = Message(self.number, number, key, packet, self._times.next(), last)
+            self.sent.append(message)
+            self._times.messages[packet] = message
+            self.receipts[number] = []
 
     def subscribe(self, pattern: bytes) -> None:
         if self._send(b"SUB " + pattern):
@@ -207,6 +224,9 @@ class SimulatedClient:
             self.echo = None
             for subscription in self.subscriptions:
                 subscription.doubt()
+        elif packet.startswith(_RECEIPT):
+            token, _, text = packet.removeprefix(_RECEIPT).partition(b"\0")
+            self.receipts[int(token)].append(text)
         elif packet.startswith(_WHOAMI):
             self._confirm()
         else:

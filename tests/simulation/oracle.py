@@ -9,6 +9,7 @@ ledger     received + lost = sent, for each subscriber, where "lost" is what it 
            death one send may count as not made: that of a message, or of a notice of losses. With
            `order/latest`, all but the last message of a key may be missing that it was not told of
 places     each message has one place for all who are told, and places grow along the one order
+receipts   who asks what comes of a message is told, and that agrees with who received it
 gaps       what is missing before a message was admitted before that message
 """
 
@@ -75,6 +76,32 @@ def check_places(places: Mapping[Message, int], placed: Sequence[Message]) -> No
     """The places that clients were told agree with the order."""
     told = [places[message] for message in placed if message in places]
     assert told == sorted(set(told)), "places do not grow along the order"
+
+
+def check_receipts(
+    clients: Sequence[SimulatedClient], placed: Sequence[Message] | None, deaths: int
+) -> None:
+    """Who asked is told once, and again at most once for each death; the numbers of clients agree
+    with who received the message, but for clients that left and may have left it unread."""
+    received = Counter(it.message for client in clients for it in client.received)
+    gone = sum(client.has_left or client.has_ended for client in clients)
+    has_place = None if placed is None else set(placed)
+    for client in clients:
+        is_there = client.settings_are_certain and not (client.has_left or client.has_ended)
+        for number, told in client.receipts.items():
+            message = client.sent[number]
+            what = f"{_names([message])} was told {told}, and {received[message]} received it"
+            assert len(told) <= 1 + deaths, what
+            assert len({it for it in told if it != b"?"}) <= 1, what
+            if is_there and has_place is not None and message in has_place:
+                assert told, what
+            if is_there and not client.unprocessed:
+                assert told, what
+            for text in told:
+                assert has_place is None or message in has_place, what
+                if text != b"?":
+                    sent, waiting, _lost = map(int, text.split())
+                    assert sent - gone <= received[message] <= sent + waiting, what
 
 
 def check_secrecy(client: SimulatedClient) -> None:

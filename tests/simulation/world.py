@@ -30,7 +30,7 @@ from tests.simulation import clock as clocks
 from tests.simulation.clients import SimulatedClient, Times
 from tests.simulation.fibers import Fiber, Interruption
 from tests.simulation.front import SimulatedFront
-from tests.simulation.oracle import Ledger, check_order, check_places, check_secrecy
+from tests.simulation.oracle import Ledger, check_order, check_places, check_receipts, check_secrecy
 from tests.simulation.plan import SMALL_BUFFER_BYTES, make_plan
 from tests.simulation.workers import SimulatedLock, SimulatedWorker
 
@@ -225,7 +225,8 @@ class World:
         if what < 0.45:
             for _ in range(self.chance.choice((1, 1, 3, 10))):
                 size = self.chance.choice((0, 0, 100, 500))
-                client.publish(self.chance.choice(KEYS), size)
+                publish = client.ask if self.chance.random() < 0.2 else client.publish
+                publish(self.chance.choice(KEYS), size)
         elif what < 0.85:
             client.read(self.chance.choice((1, 5, 100)))
         elif what < 0.9:
@@ -298,6 +299,7 @@ class World:
         if self._is_exact:
             placed = [self._times.messages[packet] for packet in self.lock.placed]
             check_places(self._times.places, placed)
+        check_receipts(self.clients, placed, self.deaths)
         Ledger(self.clients, placed, self.deaths).check()
 
     def _outcome(self) -> Outcome:

@@ -119,6 +119,16 @@ class OutboxLedger(OutboxRecord):
     def replaced(self, messages: int) -> None:
         self._backlog.replaced = messages
 
+    def progress(self) -> tuple[int, int, int]:
+        """Messages that were accepted, bytes that were sent of them, and messages that were kept
+        and not sent since: which of these a message changes says what came of it."""
+        return self.accepted, self.delivered_bytes, self._backlog.messages + self.replaced
+
+    @property
+    def leaves_undelivered(self) -> bool:
+        """Whether the client has left."""
+        return self.drop_counter == UNDELIVERED
+
     def statistics(self) -> OutboxStatistics:
         dropped = sum(self.dropped.values())
         backlog = self._backlog.messages

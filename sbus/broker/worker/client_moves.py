@@ -168,6 +168,7 @@ class ClientMoves:
         """Whether a client is soon at rest when it is not read any more."""
         return not (
             session.has_ended
+            or self._context.receipts.has_any(session.client)
             or session.awaits_self_service
             or session.backlog_sender.is_queued
             or self._wait_queue.reason(session) is Reason.STALL

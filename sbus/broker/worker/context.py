@@ -14,6 +14,7 @@ from sbus.protocol.keys import DIALECTS
 from sbus.shared.accounts import Accounts
 from sbus.shared.client_slots import ClientSlots
 from sbus.shared.in_flight import InFlight
+from sbus.shared.receipt_table import ReceiptTable
 from sbus.shared.shared_memory import SharedMemory
 from sbus.shared.stall_table import StallTable
 from sbus.shared.worker_statistics import WorkerStatistics, counters_of
@@ -43,6 +44,7 @@ class WorkerContext:
         self.stalls = StallTable(memory.stalls, limits.blocking_clients_max, worker)
         self.client_slots = ClientSlots(memory.client_slots, worker)
         self.in_flight = InFlight(memory, worker)
+        self.receipts = ReceiptTable(memory.receipts, memory.workers, worker)
         self.statistics = WorkerStatistics(counters_of(memory.statistics, worker))
         self.send_times = SendTimes(limits.users_max + 1, self.statistics)
         self.fan_out_times = FanOutTimes(limits.fan_out_us_max)

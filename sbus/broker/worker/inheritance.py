@@ -33,8 +33,10 @@ from sbus.broker.worker.session import Session
 from sbus.broker.worker.sessions import Sessions
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.broker.worker.unfinished_work import Interrupted
+from sbus.errors import Refusal
+from sbus.protocol import receipts
 from sbus.protocol.controls import error_notice, lost_notice
-from sbus.protocol.packets import Subscribe, Unsubscribe, parse_client_packet
+from sbus.protocol.packets import Control, Subscribe, Unsubscribe, parse_client_packet
 from sbus.shared.client_slots import ClientSlot
 from sbus.shared.compaction import LiveTable
 from sbus.shared.shared_memory import TABLE_TAIL
@@ -46,6 +48,7 @@ from sbus.shared.subscription_table import (
     SubscriptionTable,
 )
 
+_LOST = Refusal("packets-lost", "a worker died before the message was published")
 _CLOSED = Departure(reason="it was disconnected")
 
 
@@ -125,6 +128,7 @@ class Inheritance:
     def take_over(self) -> None:
         """Begin to serve, with the clients of the predecessor."""
         self.is_awaited = False
+        self._succeed_receipts()
         journal = _Journal(self._context)
         if self._clients:
             interrupted = self._sequencer.unfinished.begin(self._slots())
@@ -140,6 +144,14 @@ class Inheritance:
         self._depart_gone(journal)
         self._context.link.send(TookOver(len(self._clients)))
         self._clients.clear()
+
+    def _succeed_receipts(self) -> None:
+        """Go on with the receipts of the predecessor, once this worker looks again."""
+        with self._context.memory.lock as words:
+            placed = self._context.in_flight.placed_request(words)
+        woken = self._context.receipts.succeed(placed, self._context.client_slots)
+        self._context.memory.wake(woken)
+        self._context.wake()
 
     def _depart_gone(self, journal: _Journal) -> None:
         """Tell of the clients that have gone and have a name, in case that nobody else does."""
@@ -270,13 +282,18 @@ class Inheritance:
     @contextmanager
     def _before_effect(self, mark: int) -> Iterator[None]:
         """A subscription that had its place in the order, and maybe no effect, begins or ends
-        behind this block; it is that of the request whose step has this mark."""
+        behind this block; it is that of the request whose step has this mark. A message that has
+        its place is not published again: its receipt is told."""
         session = next((one for one in self._sessions if one.slot.has_place(mark)), None)
         if session is None:
             yield
             return
         undo, redo = self._router.remove, self._router.add
         request = parse_client_packet(session.slot.request, self._context.dialect)
+        if isinstance(request, Control):
+            yield
+            session.slot.forget_pending()
+            return
         assert isinstance(request, Subscribe | Unsubscribe), "others are carried out once more"
         if isinstance(request, Unsubscribe):
             undo, redo = redo, undo
@@ -287,7 +304,11 @@ class Inheritance:
 
     def _go_on_with_request(self, session: Session) -> None:
         """Have what a client requested of the predecessor carried out in the client's next turn."""
-        if request := session.slot.request:
+        slot = session.slot
+        if slot.is_request_cut and (token := receipts.token_of(slot.request)):
+            slot.forget_pending()
+            session.outbox.send_control(receipts.refused(token, _LOST))
+        elif request := slot.request:
             session.pend(request)
             self._sessions.resume(session)
 

@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterable
 
+from sbus.broker.delivery.tally import Tally
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.monitor import MessageMonitor
 from sbus.broker.worker.ordinary_step import OrdinaryStep
@@ -46,6 +47,7 @@ class LogWalker:
         self._in_flight = context.in_flight
         self._fan_out_times = context.fan_out_times
         self._origin = context.origin
+        self._receipts = context.receipts
         self._router = router
         self._monitor = monitor
         self._log = log
@@ -156,7 +158,7 @@ class LogWalker:
         deliver = self._fan_out_times.deliver
         walked = total = 0
         origin = self._origin
-        for publisher, received_us, block_place, entries in blocks:
+        for publisher, received_us, block_place, receipt, entries in blocks:
             if total >= cost_max:
                 break
             uid = publisher.uid
@@ -178,7 +180,10 @@ class LogWalker:
                     deliveries += len(recipients)
                     statistics.counts[ACCEPTED] += len(recipients)
                     statistics.counts[ACCEPTED_BYTES] += len(packet) * len(recipients)
+                tally = Tally(recipients) if receipt else None
                 deliveries -= deliver(recipients, packet, uid, progress, place)
+                if tally is not None:
+                    self._memory.wake(self._receipts.note_done(receipt, tally.counts()))
                 place += 1 << NUMBER_SHIFT
                 walked += 1
                 walked_bytes += ENTRY_BYTES + len(packet)

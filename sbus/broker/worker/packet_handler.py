@@ -11,6 +11,7 @@ from sbus.broker.config.access_policy import AccessProfile
 from sbus.broker.ipc.worker_protocol import SelfServiceRequest
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.publish_batch import gather
+from sbus.broker.worker.receipts import Receipts
 from sbus.broker.worker.router import Route, Router
 from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.session import Session
@@ -19,9 +20,9 @@ from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.broker.worker.wait_queue import FOR_ROOM, Wait
 from sbus.errors import ClientFault, QuotaReached, Refusal
 from sbus.limits import UNITS_PER_SECOND
-from sbus.protocol import controls, presence
+from sbus.protocol import controls, presence, receipts
 from sbus.protocol.keys import check_key, check_pattern
-from sbus.protocol.packets import Control, Publish, Subscribe, Unsubscribe, parse_client_packet
+from sbus.protocol.packets import Publish, Subscribe, Unsubscribe, parse_client_packet
 from sbus.protocol.secret_keys import begins_secret
 from sbus.shared.accounts import BLOCKING_CLIENTS
 from sbus.shared.worker_statistics import ROUTE_LOOKUPS
@@ -48,6 +49,7 @@ class PacketHandler:
         self._sequencer = sequencer
         self._subscriptions = subscriptions
         self._sessions = sessions
+        self._receipts = Receipts(context, router, sequencer, sessions)
         self._presence = sessions.presence
         self._packet_cost = context.memory.workers
         """Of a packet that is not a message, besides the time that it takes here: a subscription
@@ -72,15 +74,15 @@ class PacketHandler:
             return 1 + batch.cost, wait
         began_at = self._time_without_walks()
         try:
-            done = self._carry_out(session, session.peek())
+            wait = self._carry_out(session, session.peek())
         except Refusal as fault:
             self._refuse(session, fault)
-            done = True
-        if done:
+            wait = None
+        if wait is None:
             session.skip()
         seconds = self._time_without_walks() - began_at
         cost = self._packet_cost + int(seconds * UNITS_PER_SECOND)
-        return cost, None if done else FOR_ROOM
+        return cost, wait
 
     def _time_without_walks(self) -> float:
         """A clock that stands still during walks, which publishers are charged for."""
@@ -108,27 +110,49 @@ class PacketHandler:
         self._client_events.refused(session, fault)
 
     # -- packets that are not published --------------------------------------------------------
-    def _carry_out(self, session: Session, packet: bytes) -> bool:
-        """Do what a packet says; False when it has to wait. Raises Refusal, Misbehaviour.
+    def _carry_out(self, session: Session, packet: bytes) -> Wait | None:
+        """Do what a packet says; returns what it has to wait for, if anything. Raises Refusal,
+        Misbehaviour.
 
         A message comes here only when it may not be published.
         """
         request = parse_client_packet(packet, self._dialect)
-        if isinstance(request, Control):
-            return self._control(session, request.key, request.payload)
         limits = self._context.settings.limits
+        is_done = True
         if isinstance(request, Publish):
-            check_key(request.key, self._dialect, limits)
-            denied_by = self._rules.denied_by(session.profile.publish, request.key)
-            if denied_by is not None:
-                raise self._denial(session, "publish under this key", request.key, denied_by)
+            self._check_publishing(session, request.key)
         elif isinstance(request, Subscribe):
             check_pattern(request.pattern, self._dialect, limits)
-            return self._subscribe(session, request.pattern)
+            is_done = self._subscribe(session, request.pattern)
         elif isinstance(request, Unsubscribe):
             check_pattern(request.pattern, self._dialect, limits)
-            return self._unsubscribe(session, request.pattern)
-        return True
+            is_done = self._unsubscribe(session, request.pattern)
+        elif request.key == receipts.PUBLISH:
+            return self._publish(session, receipts.parse_request(request.payload))
+        else:
+            is_done = self._control(session, request.key, request.payload)
+        return None if is_done else FOR_ROOM
+
+    def _check_publishing(self, session: Session, key: bytes) -> None:
+        """Raise Refusal or Misbehaviour if this client may not publish under this key."""
+        check_key(key, self._dialect, self._context.settings.limits)
+        denied_by = self._rules.denied_by(session.profile.publish, key)
+        if denied_by is not None:
+            raise self._denial(session, "publish under this key", key, denied_by)
+
+    def _publish(self, session: Session, request: receipts.Request) -> Wait | None:
+        """Publish a message with a receipt, which also says why it is refused."""
+        try:
+            self._check_publishing(session, request.key)
+        except Refusal as fault:
+            self._count_refusal(session, fault)
+            session.reply(receipts.refused(request.token, fault))
+            return None
+        return self._receipts.publish(session, request)
+
+    def tell_complete_receipts(self) -> None:
+        """Tell publishers what came of their messages, where all workers have done their part."""
+        self._receipts.tell_complete()
 
     def _denial(self, session: Session, what: str, text: bytes, denied_by: int) -> Refusal:
         """The refusal of what an access rule denies a client; the log hears of it too."""

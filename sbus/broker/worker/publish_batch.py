@@ -1,9 +1,11 @@
 """Publish batches: consecutive messages of a client that get their place in the order together."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 
 from sbus.broker.delivery.backpressure import BackpressureRule
+from sbus.broker.delivery.fan_out_times import Recipient
 from sbus.broker.worker.router import Route
 from sbus.broker.worker.session import Session
 from sbus.errors import ClientFault
@@ -25,11 +27,13 @@ class PublishBatch:
 
     __slots__ = (
         *("session", "messages", "put_off", "held_by"),
-        *("deliveries", "delivery_bytes", "timed_cost", "place"),
+        *("deliveries", "delivery_bytes", "timed_cost", "place", "receipt"),
     )
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, receipt: int | None = None) -> None:
         self.session = session
+        self.receipt = receipt
+        """The entry that the receipt for its only message has taken, if it has one."""
         self.messages: list[Message] = []
         self.put_off: tuple[Message, ...] = ()
         """Messages that followed, and have to wait."""
@@ -91,6 +95,11 @@ class PublishBatch:
         """Count time that was spent for these messages."""
         self.timed_cost += int(seconds * UNITS_PER_SECOND)
 
+    @property
+    def recipients(self) -> Iterator[Recipient]:
+        """Of all messages, one after the other."""
+        return chain.from_iterable(route.recipients for _, _, route in self.messages)
+
     def count_published(self) -> None:
         """Count the messages that were published; those that were put off are pending again."""
         self.session.messages_in += len(self.messages)
@@ -101,8 +110,9 @@ class PublishBatch:
         but_for = NOBODY if self.session.echo else self.session.slot_at
         return in_flight.begin_batch(but_for, (key for _, key, _ in self.messages))
 
-    def log_block(self) -> LogBlock | None:
-        """The messages that other workers need, if any, as a log block."""
+    def log_block(self, receipt: int = 0) -> LogBlock | None:
+        """The messages that other workers need, if any, as a log block; `receipt` refers to what
+        their receipt has taken."""
         entries = [
             (route.mask, packet, len(key), number)
             for number, (packet, key, route) in enumerate(self.messages)
@@ -110,7 +120,7 @@ class PublishBatch:
         ]
         if not entries:
             return None
-        return build_log_block(self.session.publisher, self.session.received_us, entries)
+        return build_log_block(self.session.publisher, self.session.received_us, entries, receipt)
 
 
 def gather(

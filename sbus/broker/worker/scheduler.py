@@ -54,7 +54,9 @@ class Scheduler:
 
     # -- waiting clients -----------------------------------------------------------------------
     def retry_woken(self) -> None:
-        """There may be room in the log, in the table or at a stalled client."""
+        """There may be room in the log, in the table or at a stalled client; and receipts may be
+        complete."""
+        self._packet_handler.tell_complete_receipts()
         for session in self._wait_queue.release_woken():
             self._fair_queue.add(session)
 

@@ -23,6 +23,7 @@ import time
 from collections.abc import Mapping
 
 from sbus.broker.delivery.backpressure import ANYBODY, BackpressureRule
+from sbus.broker.delivery.tally import Tally
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.log_walker import LogWalker
 from sbus.broker.worker.monitor import MessageMonitor
@@ -57,6 +58,7 @@ class Sequencer:
         self._accounts = context.accounts
         self._stalls = context.stalls
         self._in_flight = context.in_flight
+        self._receipts = context.receipts
         self._origin = context.origin
         self._statistics = context.statistics
         self._router = router
@@ -128,9 +130,12 @@ class Sequencer:
             self._monitor.published(batch)
             batch.add_time(time.perf_counter() - began_at)
         self._statistics.counts[MESSAGES_IN] += len(batch.messages)
+        tally = Tally(batch.recipients) if batch.receipt is not None else None
         if batch.deliveries:
             self._origin.set(batch.session.publisher, batch.place)
             batch.deliveries -= self._step.deliver(batch.messages, batch.session.received_us)
+        if batch.receipt is not None and tally is not None:
+            self._receipts.note_done(self._receipts.reference(batch.receipt), tally.counts())
         return wait
 
     def _place(self, batch: PublishBatch, *, again: bool = False) -> tuple[int, Wait | None] | None:
@@ -140,14 +145,15 @@ class Sequencer:
         None when its routes are not current. Where others subscribe faster than this worker gets
         the lock, it reads the table under the lock when it tries `again`.
         """
-        log_block = batch.log_block()
+        receipt = 0 if batch.receipt is None else self._receipts.reference(batch.receipt)
+        log_block = batch.log_block(receipt)
         flight = batch.begin_flight(self._in_flight) if batch.deliveries or again else 0
         with self._lock as words:
             if not self._table.is_current(words):
                 if not (again and self._reader.read_rest(words)):
                     return None
                 self._look_up_again(batch)
-                log_block = batch.log_block()
+                log_block = batch.log_block(receipt)
             self._table.share_epoch(words)
             end = self._in_flight.note_step(words, self._walker.destined_end(words))
             woken = self._log.share_cursor(words)
@@ -180,6 +186,10 @@ class Sequencer:
             if woken < 0:
                 return 0, FOR_ROOM
         account.pay_for(len(batch.messages), now_ns)
+        if batch.receipt is not None:
+            others = 0 if log_block is None else log_block.mask & words[ALIVE]
+            mark = self._receipts.place(batch.receipt, others)
+            self._in_flight.place_request(words, mark)
         if self._monitor.is_watched:
             block_bytes = 0 if log_block is None else len(log_block.data)
             self._monitor.place(now_ns, words[LOG_HEAD] - block_bytes, words[ALIVE])

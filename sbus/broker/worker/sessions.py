@@ -200,6 +200,11 @@ class Sessions:
             session.settle()
             self.resume(session)
 
+    def forget_told(self, client: int) -> None:
+        """All receipts that a client was told of are in its socket, or it has left."""
+        if self._context.receipts.forget_told(client):
+            self._context.wake()
+
     def apply_settings(self, number: int, update: SettingsUpdate) -> None:
         """Obey new settings, and report that when other workers obey them where they wait for
         clients of this one. Clients that wait are tried again."""
@@ -240,6 +245,7 @@ class Sessions:
         """End a session, with this notice as the last packet; the front closes its copy of the
         socket when it hears of it."""
         session.slot.close()
+        self.forget_told(session.client)
         session.outbox.close()
         self.presence.depart(session, reason)
         self.end_serving(session)
@@ -315,6 +321,7 @@ class _DeliveryListener:
     def on_control_sent(self) -> None:
         session = self._sessions[self._client]
         if not session.outbox.controls_waiting:
+            self._sessions.forget_told(session.client)
             session.slot.note_told()
             session.settle()
             self._sessions.resume(session)

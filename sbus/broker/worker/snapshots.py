@@ -178,9 +178,10 @@ class ClientSnapshots:
         return session.client, data
 
     def _write_all(self, memfd: int) -> Iterator[bool]:
-        """Write all that is known of all clients. All workers are frozen, so nothing is appended to
-        the log behind this."""
+        """Write all that is known of all clients. All workers are frozen: nothing is published."""
         try:
+            while self._context.receipts.open:  # the other workers deliver what has its place
+                yield False
             self._sequencer.barrier()
             for session in list(self._sessions):
                 if session.outbox.fault is None:

@@ -49,9 +49,9 @@ def entries_of(log: OrderedLog, end: int) -> Iterator[tuple[int, bytes, bytes]]:
 
 
 def flattened(blocks: Iterator[WalkedBlock]) -> Iterator[tuple[int, bytes, bytes]]:
-    for publisher, _, _, entries in blocks:
-        for key, packet, _ in entries:
-            yield publisher.uid, key, packet
+    for block in blocks:
+        for key, packet, _ in block.entries:
+            yield block.publisher.uid, key, packet
 
 
 def walk(log: OrderedLog, memory: SharedMemory) -> list[tuple[bytes, bytes]]:

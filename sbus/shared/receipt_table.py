@@ -1,0 +1,206 @@
+"""Receipts: what becomes of a message, as all workers tell the publisher's one.
+
+The publisher's worker takes an *entry* of its own for a message whose publisher wants a receipt.
+Each worker that the message is for has a *cell* there, and writes it when it has delivered that:
+
+    entry = client | serial number | mark | mask | token's length | token | cell of each worker
+    cell  = 0, or done (1 bit) and how many clients have the message, wait for it, and have lost it
+
+    mask  the workers that the message is for, with the publisher's; it is stored in the critical
+          section that gives the message its place, the rest before
+    mark  that of the request's step (`client_slots`): it tells a successor whether the message has
+          its place
+
+The log block names the entry and its serial number, so what is walked late writes to no other
+message's entry. An entry is given back when all of its cells are done; only their own workers write
+them, and not twice. A successor writes UNKNOWN to the cells of its predecessor that are not done,
+before it walks, and goes on with its predecessor's entries.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from sbus.protocol.receipts import TOKEN_BYTES_MAX, Counts
+from sbus.shared.client_slots import ClientSlots
+
+ENTRIES: Final = 256
+"""Of each worker. An entry is taken until all workers concerned have walked to the message, which
+is about a millisecond. A user takes at most as many as it leaves to others."""
+OPEN_OF_CLIENT_MAX: Final = 64
+"""Receipts that one client has not got yet: as many as it may send packets in a batch."""
+
+_CLIENT, _SERIAL, _MARK, _MASK, _TOKEN_BYTES, _TOKEN = range(6)
+_CELLS = _TOKEN + TOKEN_BYTES_MAX // 8
+_COUNT_BITS = 21
+_COUNT_MASK = (1 << _COUNT_BITS) - 1
+_DONE = 1 << 63
+UNKNOWN = (1 << 64) - 1
+_NUMBER_BITS = 32
+
+
+def receipt_words(workers: int) -> int:
+    """Shared words of the entries of so many workers."""
+    return workers * ENTRIES * (_CELLS + workers)
+
+
+class OpenReceipt(NamedTuple):
+    """An entry that is taken by a client of this worker."""
+
+    entry: int
+    client: int
+    uid: int
+
+
+class ReceiptTable:
+    """One worker's view of all entries."""
+
+    def __init__(self, words: memoryview, workers: int, worker: int) -> None:
+        self._words = words
+        self._workers = workers
+        self._worker = worker
+        self._entry_words = _CELLS + workers
+        self._free = list(range((worker + 1) * ENTRIES - 1, worker * ENTRIES - 1, -1))
+        self.open: dict[int, OpenReceipt] = {}
+        """Not told yet, by entry."""
+        self._told: dict[int, list[OpenReceipt]] = {}
+        """Told and maybe not sent yet, by client."""
+        self._by_client: Counter[int] = Counter()
+        self._by_user: Counter[int] = Counter()
+        self.has_refused = False
+        """Somebody waits until an entry is given back."""
+
+    def has_any(self, client: int) -> bool:
+        """Whether a client waits for receipts."""
+        return client in self._by_client
+
+    # -- by the publisher's worker -------------------------------------------------------------
+    def take(self, client: int, uid: int, mark: int, token: bytes) -> int | None:
+        """Take an entry for this client's message; None when it has to wait."""
+        is_over = self._by_client[client] >= OPEN_OF_CLIENT_MAX
+        if is_over or self._by_user[uid] >= len(self._free):
+            self.has_refused = True
+            return None
+        entry = self._free.pop()
+        at = entry * self._entry_words
+        words = self._words
+        words[at + _SERIAL] = words[at + _SERIAL] % ((1 << _NUMBER_BITS) - 1) + 1
+        words[at + _MARK], words[at + _MASK] = mark, 0
+        words[at + _TOKEN_BYTES] = len(token)
+        words[at + _TOKEN : at + _CELLS].cast("B")[: len(token)] = token
+        for worker in range(self._workers):
+            words[at + _CELLS + worker] = 0
+        words[at + _CLIENT] = client  # last: a successor looks at entries of clients only
+        self._note_taken(OpenReceipt(entry, client, uid))
+        return entry
+
+    def _note_taken(self, receipt: OpenReceipt) -> None:
+        self.open[receipt.entry] = receipt
+        self._by_client[receipt.client] += 1
+        self._by_user[receipt.uid] += 1
+
+    def place(self, entry: int, mask: int) -> int:
+        """The message gets its place, for these other workers. Under the lock. Returns the mark of
+        its request."""
+        at = entry * self._entry_words
+        self._words[at + _MASK] = mask | 1 << self._worker
+        return int(self._words[at + _MARK])
+
+    def reference(self, entry: int) -> int:
+        """How a log block names an entry; never 0."""
+        return int(self._words[entry * self._entry_words + _SERIAL]) << _NUMBER_BITS | entry
+
+    def token(self, entry: int) -> bytes:
+        at = entry * self._entry_words
+        size = self._words[at + _TOKEN_BYTES]
+        return bytes(self._words[at + _TOKEN : at + _CELLS].cast("B")[:size])
+
+    def is_complete(self, entry: int) -> bool:
+        """Whether all workers concerned have done their part."""
+        return all(self._cells(entry))
+
+    def counts(self, entry: int) -> Counts | None:
+        """What they say; None if that of one is unknown. It must be complete."""
+        cells = self._cells(entry)
+        if UNKNOWN in cells:
+            return None
+        shifts = (2 * _COUNT_BITS, _COUNT_BITS, 0)
+        return Counts(*(sum(cell >> shift & _COUNT_MASK for cell in cells) for shift in shifts))
+
+    def _cells(self, entry: int) -> list[int]:
+        at = entry * self._entry_words
+        mask = self._words[at + _MASK]
+        cells = self._words[at + _CELLS : at + self._entry_words].tolist()
+        return [cell for worker, cell in enumerate(cells) if mask >> worker & 1]
+
+    def note_told(self, entry: int) -> None:
+        """The client was sent its receipt, which may still wait for room in its socket."""
+        receipt = self.open.pop(entry)
+        self._told.setdefault(receipt.client, []).append(receipt)
+
+    def forget_told(self, client: int) -> bool:
+        """Nothing waits for a client: give back the entries of what it was told. Returns whether
+        somebody waits for one."""
+        for receipt in self._told.pop(client, ()):
+            self._release(receipt)
+        return self._take_refused()
+
+    def give_back(self, entry: int) -> bool:
+        """The entry is needed no more; returns whether somebody waits for one."""
+        self._release(self.open.pop(entry))
+        return self._take_refused()
+
+    def _release(self, receipt: OpenReceipt) -> None:
+        entry, client, uid = receipt
+        self._words[entry * self._entry_words + _CLIENT] = 0
+        self._free.append(entry)
+        for counter, who in ((self._by_client, client), (self._by_user, uid)):
+            counter[who] -= 1
+            if not counter[who]:
+                del counter[who]
+
+    def _take_refused(self) -> bool:
+        has_refused, self.has_refused = self.has_refused, False
+        return has_refused
+
+    # -- by every worker that the message is for -----------------------------------------------
+    def note_done(self, reference: int, counts: Counts) -> int:
+        """This worker has delivered the message of a log block; returns the workers to wake."""
+        entry = reference & ((1 << _NUMBER_BITS) - 1)
+        at = entry * self._entry_words
+        if at >= len(self._words) or self._words[at + _SERIAL] != reference >> _NUMBER_BITS:
+            return 0
+        cell = at + _CELLS + self._worker
+        if not self._words[at + _CLIENT] or self._words[cell]:
+            return 0
+        sent, waiting, lost = counts
+        self._words[cell] = _DONE | (sent << _COUNT_BITS | waiting) << _COUNT_BITS | lost
+        return 1 << entry // ENTRIES
+
+    # -- by a successor ------------------------------------------------------------------------
+    def succeed(self, placed: int, slots: ClientSlots) -> int:
+        """Go on where a predecessor died: what it was delivering is unknown, and what it had begun
+        and not placed was not published; `placed` is the mark of its last request that has its
+        place. Returns the workers to wake."""
+        woken = 0
+        taken = self._words[_CLIENT :: self._entry_words].tolist()
+        for entry, client in enumerate(taken):
+            at = entry * self._entry_words
+            if client and not self._words[at + _CELLS + self._worker]:
+                self._words[at + _CELLS + self._worker] = UNKNOWN
+                woken |= 1 << entry // ENTRIES
+        for entry in range(self._worker * ENTRIES, (self._worker + 1) * ENTRIES):
+            if not taken[entry]:
+                continue
+            at = entry * self._entry_words
+            mark = self._words[at + _MARK]
+            slot = slots.with_mark(mark)
+            if mark != placed and slot.has_place(mark):
+                self._words[at + _CLIENT] = 0
+            else:
+                self._free.remove(entry)
+                self._note_taken(OpenReceipt(entry, taken[entry], 0))
+        return woken
+
+    def __iter__(self) -> Iterator[OpenReceipt]:
+        return iter(list(self.open.values()))

@@ -1,0 +1,212 @@
+"""Messages with receipts: what their publishers are told, whoever dies."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from sbus.broker.config.access_policy import encode_rule_set
+from sbus.broker.ipc.client_record import ClientRecord
+from sbus.broker.ipc.worker_protocol import AdoptClient, HandOverClient, PrepareClient
+from sbus.limits import Limits
+from sbus.protocol.receipts import Counts
+from sbus.shared.receipt_table import ENTRIES, OPEN_OF_CLIENT_MAX, ReceiptTable
+from tests.fuzz.one_process_bus import CREDENTIALS, OneProcessBus, Peer, one_process_bus
+from tests.unit.broker.delivery.outbox_peer import SMALL_BUFFER_BYTES
+
+
+@pytest.fixture
+def bus() -> Iterator[OneProcessBus]:
+    with one_process_bus("slash", Limits()) as opened:
+        yield opened
+
+
+def say(bus: OneProcessBus, peer: Peer, *packets: bytes) -> None:
+    for packet in packets:
+        peer.send(packet)
+    bus.settle()
+
+
+def ask(token: bytes, key: bytes = b"k", payload: bytes = b"") -> bytes:
+    return b"CMSG !/publish\0%b\0%b\0%b" % (token, key, payload)
+
+
+def told(token: bytes, text: bytes) -> bytes:
+    return b"CMSG !/receipt\0%b\0%b" % (token, text)
+
+
+def test_nobody_listens_is_told_at_once(bus: OneProcessBus) -> None:
+    writer = bus.connect(0)
+    say(bus, writer, ask(b"t"))
+    assert writer.read() == [told(b"t", b"0 0 0")]
+
+
+def test_clients_of_all_workers_are_counted(bus: OneProcessBus) -> None:
+    readers = [bus.connect(worker) for worker in (0, 1, 1)]
+    for reader in readers:
+        say(bus, reader, b"SUB k")
+    writer = bus.connect(0)
+    say(bus, writer, b"SUB k", ask(b"\xff token", payload=b"p\0q"), b"MSG k\0later")
+    answers = writer.read()
+    assert sorted(answers) == [*(told(b"\xff token", b"4 0 0"), b"MSG k\0later", b"MSG k\0p\0q")]
+    assert answers.index(b"MSG k\0p\0q") < answers.index(b"MSG k\0later")
+    for reader in readers:
+        assert reader.read() == [b"MSG k\0p\0q", b"MSG k\0later"]
+
+
+def test_one_that_wants_no_echo_does_not_count(bus: OneProcessBus) -> None:
+    writer = bus.connect(0)
+    say(bus, writer, b"CMSG echo/off", b"SUB k", ask(b"t"))
+    assert writer.read() == [told(b"t", b"0 0 0")]
+
+
+@pytest.mark.parametrize(
+    ("soft", "expected"), [(b"queue", b"0 1 0"), (b"discard", b"0 0 1"), (b"error", b"0 0 1")]
+)
+@pytest.mark.parametrize("worker", [0, 1])
+def test_a_full_socket_is_told(
+    bus: OneProcessBus, soft: bytes, expected: bytes, worker: int
+) -> None:
+    reader = bus.connect(worker, buffer_bytes=SMALL_BUFFER_BYTES)
+    say(bus, reader, b"CMSG blocking/soft/" + soft, b"SUB k")
+    writer = bus.connect(0)
+    answers = []
+    for number in range(1_000):
+        say(bus, writer, ask(b"%d" % number, payload=bytes(100_000)))
+        answers += writer.read()
+        if answers[-1] != told(b"%d" % number, b"1 0 0"):
+            break
+    assert answers[-1] == told(b"%d" % (len(answers) - 1), expected)
+    reader.close()
+    bus.settle()
+
+
+def test_a_refusal_is_the_receipt(bus: OneProcessBus) -> None:
+    writer = bus.connect(0)
+    say(bus, writer, b"CMSG !/notices/on", ask(b"t", b"a/!/b"))
+    (answer,) = writer.read()
+    assert answer.startswith(told(b"t", b"refused reserved "))
+    assert bus.counts() == {"reserved": 1}
+
+
+@pytest.mark.parametrize(
+    ("packet", "code"),
+    [
+        (b"CMSG !/publish", "bad-token"),
+        (b"CMSG !/publish\0\0k\0", "bad-token"),
+        (ask(b"x" * 65), "bad-token"),
+        (b"CMSG !/publish\0t\0k", "no-nul"),
+        (ask(b"t", b"k" * 5_000), "key-too-long"),
+    ],
+)
+def test_a_malformed_request_ends_the_connection(
+    bus: OneProcessBus, packet: bytes, code: str
+) -> None:
+    writer = bus.connect(0)
+    say(bus, writer, packet)
+    assert bus.counts() == {code: 1}
+    assert writer.number in bus.gone
+
+
+def test_many_may_be_open_and_the_rest_wait(bus: OneProcessBus) -> None:
+    """The reader's worker does not walk, and then does."""
+    reader, writer = bus.connect(1), bus.connect(0)
+    say(bus, reader, b"SUB k")
+    count = 2 * OPEN_OF_CLIENT_MAX
+    for number in range(count):
+        writer.send(ask(b"%d" % number))
+        bus.stepped[0].tick()
+    assert len(bus.workers[0].context.receipts.open) <= OPEN_OF_CLIENT_MAX
+    bus.settle()
+    assert writer.read() == [told(b"%d" % number, b"1 0 0") for number in range(count)]
+    assert len(reader.read()) == count
+    table = bus.workers[0].context.receipts
+    assert not table.open
+    assert not table.has_any(writer.number)
+    assert len(table._free) == ENTRIES
+
+
+def publish_and_die(bus: OneProcessBus, writer: Peer, dies: int) -> None:
+    """The publisher's worker has placed and delivered, and then one of both dies."""
+    writer.send(ask(b"t"))
+    while not bus.workers[0].context.receipts.open:
+        bus.stepped[0].tick()
+    bus.replace(dies)
+    bus.settle()
+
+
+def test_a_recipients_worker_that_dies_makes_it_unknown(bus: OneProcessBus) -> None:
+    reader, writer = bus.connect(1), bus.connect(0)
+    say(bus, reader, b"SUB k")
+    publish_and_die(bus, writer, 1)
+    assert writer.read() == [told(b"t", b"?")]
+    assert reader.read() == [b"MSG k\0"], "it is in the log"
+
+
+def test_a_publishers_worker_that_dies_tells_it_later(bus: OneProcessBus) -> None:
+    """The message was placed, and delivered to its own clients."""
+    reader, writer = bus.connect(1), bus.connect(0)
+    say(bus, reader, b"SUB k")
+    publish_and_die(bus, writer, 0)
+    assert writer.read() == [told(b"t", b"1 0 0")]
+    assert reader.read() == [b"MSG k\0"]
+    say(bus, writer, ask(b"again"))
+    assert writer.read() == [told(b"again", b"1 0 0")]
+
+
+@pytest.mark.parametrize("payload_bytes", [10, 10_000])
+def test_a_request_that_was_only_read_is_published_or_refused(
+    bus: OneProcessBus, payload_bytes: int
+) -> None:
+    """A long one is not kept for a successor."""
+    reader, writer = bus.connect(1), bus.connect(0)
+    say(bus, reader, b"SUB k")
+    session = bus.workers[0].sessions[writer.number]
+    bus.workers[0].context.accounts[session.account_place].pay_for(10_000_000, time.monotonic_ns())
+    packet = ask(b"t", payload=bytes(payload_bytes))
+    say(bus, writer, packet)
+    bus.replace(0)
+    bus.settle()
+    session = bus.workers[0].sessions[writer.number]
+    assert reader.read() == []
+    if payload_bytes > 6_000:
+        (answer,) = writer.read()
+        assert answer.startswith(told(b"t", b"refused packets-lost "))
+        assert not session.has_pending()
+    else:
+        assert writer.read() == []
+        assert session.packets[session.done :] == [packet]
+    assert not bus.workers[0].context.receipts.open
+
+
+def test_a_client_with_an_open_receipt_is_not_handed_over(bus: OneProcessBus) -> None:
+    reader, writer = bus.connect(1), bus.connect(0)
+    say(bus, reader, b"SUB k")
+    session = bus.workers[0].sessions[writer.number]
+    adoption = AdoptClient(
+        writer.number, CREDENTIALS, session.account_place, encode_rule_set(0), writer.number
+    )
+    record = ClientRecord(revision=session.revision, patterns=session.patterns)
+    bus.tell(1, PrepareClient(adoption, record), session.sock.fileno())
+    bus.settle()
+    writer.send(ask(b"t"))
+    bus.tell(0, HandOverClient(writer.number, 1, session.revision))
+    bus.settle()
+    assert writer.read() == [told(b"t", b"1 0 0")]
+
+
+def test_a_late_worker_writes_to_no_other_entry() -> None:
+    words = memoryview(bytearray(8 * 2 * ENTRIES * 15)).cast("Q")
+    own, other = ReceiptTable(words, 2, 0), ReceiptTable(words, 2, 1)
+    first = own.take(1, 1000, 7, b"t")
+    assert first is not None
+    own.place(first, 0b10)
+    late = own.reference(first)
+    own.give_back(first)
+    assert own.take(1, 1000, 8, b"u") == first
+    own.place(first, 0b10)
+    assert other.note_done(late, Counts(5, 5, 5)) == 0
+    assert other.note_done(own.reference(first), Counts(1, 2, 3)) == 0b01
+    assert not own.is_complete(first)
+    own.note_done(own.reference(first), Counts(10, 20, 30))
+    assert own.counts(first) == Counts(11, 22, 33)
