@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from sbus.client.requests import Identity
     from sbus.protocol.packets import Message, Sender
     from sbus.protocol.presence import Member, MemberChange
+    from sbus.protocol.receipts import Receipt
 
 __all__ = [
     "AddressError",
@@ -61,6 +62,7 @@ __all__ = [
     "PacketRefused",
     "PatternWarning",
     "ProtocolViolation",
+    "Receipt",
     "Reconnected",
     "RequestFailed",
     "SbusError",
@@ -80,6 +82,7 @@ _HOMES = {
     "MemberChange": "sbus.protocol.presence",
     "Message": "sbus.protocol.packets",
     "NotKept": "sbus.client.message_queue",
+    "Receipt": "sbus.protocol.receipts",
     "Reconnected": "sbus.client.message_queue",
     "Sender": "sbus.protocol.packets",
     "connect": "sbus.client.connection",

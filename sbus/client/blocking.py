@@ -16,7 +16,7 @@ from sbus.client.blocking_member_watch import MemberWatch, list_members, watchin
 from sbus.client.blocking_request_reply import RequestStream, answering, request
 from sbus.client.blocking_subscription import Subscription, subscription
 from sbus.client.inbox import InboxStatistics
-from sbus.client.link import Link
+from sbus.client.link import READ_PACKETS_MAX, Link
 from sbus.client.message_queue import Item, Losses, Lost
 from sbus.client.names import raise_refusal
 from sbus.client.options import LinkOptions
@@ -27,6 +27,7 @@ from sbus.client.value_store import BYTES_MAX, KEYS_MAX, ValueStore
 from sbus.errors import Disconnected
 from sbus.protocol.packets import SUBSCRIBE_WORD, Message
 from sbus.protocol.presence import Member
+from sbus.protocol.receipts import Receipt
 
 if TYPE_CHECKING:
     from sbus.protocol.admin_results import MeResult
@@ -136,6 +137,32 @@ class Connection(Generic[Item]):
         self._io.send_many(
             self._link.encoder.publish_many(key, payloads), Deadline(timeout_seconds)
         )
+
+    def publish_with_receipt(
+        self,
+        key: bytes | str,
+        payload: bytes | str = b"",
+        *,
+        timeout_seconds: float | None = None,
+    ) -> Receipt:
+        """Publish a message, and return what has become of it: how many clients it was sent to,
+        for how many it waits, and how many have lost it.
+
+        Raises PacketRefused if it was not published, and ConnectionInterrupted if the connection
+        was lost and made again meanwhile. ConfigurationError in the dot dialect.
+        """
+        link, deadline = self._link, Deadline(timeout_seconds)
+        link.encoder.must_have_control_messages()
+        opened = link.inbox.receipts.open(link.encoder.publish(key, payload))
+        try:
+            with self._io.call:
+                self._io.send(opened.packet, deadline)
+                while opened.result is None:
+                    link.inbox.raise_end()
+                    self._io.read(READ_PACKETS_MAX, deadline)
+        finally:
+            link.inbox.receipts.close(opened)
+        return opened.receipt()
 
     def control(
         self,

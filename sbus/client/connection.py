@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, Unpack, overload
 from sbus.client.async_link import AsyncLink
 from sbus.client.inbox import InboxStatistics
 from sbus.client.last_values import joined, serve
-from sbus.client.link import Link
+from sbus.client.link import READ_PACKETS_MAX, Link
 from sbus.client.member_watch import MemberWatch, list_members, watching
 from sbus.client.message_queue import Item, Losses, Lost
 from sbus.client.names import raise_refusal
@@ -24,6 +24,7 @@ from sbus.client.value_store import BYTES_MAX, KEYS_MAX, ValueStore
 from sbus.errors import Disconnected
 from sbus.protocol.packets import SUBSCRIBE_WORD, Message
 from sbus.protocol.presence import Member
+from sbus.protocol.receipts import Receipt
 
 if TYPE_CHECKING:
     from sbus.protocol.admin_results import MeResult
@@ -115,6 +116,25 @@ class Connection(Generic[Item]):
         Raises the same as `publish`; then, or if it is cancelled, some may have been sent.
         """
         await self._io.send_many(self._link.encoder.publish_many(key, payloads))
+
+    async def publish_with_receipt(self, key: bytes | str, payload: bytes | str = b"") -> Receipt:
+        """Publish a message, and return what has become of it: how many clients it was sent to,
+        for how many it waits, and how many have lost it.
+
+        Raises PacketRefused if it was not published, and ConnectionInterrupted if the connection
+        was lost and made again meanwhile. ConfigurationError in the dot dialect.
+        """
+        link = self._link
+        link.encoder.must_have_control_messages()
+        opened = link.inbox.receipts.open(link.encoder.publish(key, payload))
+        try:
+            await self._io.send(opened.packet)
+            while opened.result is None:
+                link.inbox.raise_end()
+                await self._io.read(READ_PACKETS_MAX)
+        finally:
+            link.inbox.receipts.close(opened)
+        return opened.receipt()
 
     async def control(self, key: bytes | str, payload: bytes | str | None = None) -> None:
         """Send a control message ("Flood control"); ConfigurationError in the dot dialect."""

@@ -12,6 +12,7 @@ import msgspec
 
 from sbus.client.message_queue import Item, Lost, MessageQueue, Reconnected
 from sbus.client.names import NameRequests
+from sbus.client.receipts import Receipts
 from sbus.client.replies import Replies
 from sbus.client.requests import Barrier, MeRequests, WhoamiBarrier
 from sbus.client.routes import Routes
@@ -26,6 +27,7 @@ from sbus.protocol import controls, presence
 from sbus.protocol.codes import LAST_CODES, PACKETS_LOST
 from sbus.protocol.keys import SLASH, Dialect
 from sbus.protocol.packets import ControlMessage, parse_server_packet
+from sbus.protocol.receipts import RECEIPT
 
 _DOT_ADVICE = (
     " and has sent nothing; if it has the dot dialect, connect with dialect='dot', "
@@ -69,6 +71,7 @@ class Inbox(Generic[Item]):
         self.note_mark: Callable[[bytes], None] = lambda token: None
         """The bus has replied to `!/sync` with this token."""
         self.replies = Replies()
+        self.receipts = Receipts()
         self.note_refusal: Callable[[], None] = lambda: None
         """The bus has refused a packet."""
         self._barrier = barrier
@@ -172,6 +175,8 @@ class Inbox(Generic[Item]):
             self._feed_name_reply(control.payload)
         elif control.key == controls.SYNC:
             self.note_mark(control.payload)
+        elif control.key == RECEIPT:
+            self.receipts.feed(control.payload)
         elif control.key == controls.LOST:
             self._feed_gap(Lost(parse_lost_count(control.payload)))
         elif control.key == controls.ERROR:

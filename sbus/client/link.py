@@ -234,6 +234,7 @@ class Link(Generic[Item]):
         self.interruptions += 1
         self.inbox.add_unconfirmed(self._reconnection.note_lost())
         self.inbox.replies.fail_all(ConnectionInterrupted(reason))
+        self.inbox.receipts.fail_all(ConnectionInterrupted(reason))
         self._abandon_requests()
 
     def _abandon_requests(self) -> None:

@@ -83,6 +83,24 @@ async def test_a_client_that_asks_is_told_who_has_published_what(bus: Bus) -> No
 
 
 @on_both_event_loops
+async def test_a_publisher_that_asks_is_told_how_many_listen(bus: Bus) -> None:
+    with anyio.fail_after(TIMEOUT_S):
+        with sbus.blocking.connect(bus.address) as twin:
+            async with sbus.connect(bus.address) as listener:
+                nobody = await listener.publish_with_receipt("k", "first")
+                assert nobody == sbus.Receipt(sent=0, waiting=0, lost=0)
+                assert not nobody.has_listeners
+                await listener.subscribe("k")
+                await listener.sync()
+                receipt = twin.publish_with_receipt("k", "second", timeout_seconds=TIMEOUT_S)
+                assert receipt == sbus.Receipt(sent=1, waiting=0, lost=0)
+                assert receipt.has_listeners
+                assert (await listener.receive()).payload == b"second"
+                with pytest.raises(sbus.PacketRefused):
+                    await listener.publish_with_receipt("a/!/b")
+
+
+@on_both_event_loops
 async def test_the_largest_packet_passes_and_a_larger_one_is_not_sent(bus: Bus) -> None:
     payload = os.urandom(PACKET_BYTES_MAX - len(b"MSG big\0"))
     with anyio.fail_after(TIMEOUT_S):
