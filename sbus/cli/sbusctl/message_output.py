@@ -55,6 +55,8 @@ def style_of(
     form: str | None, template: str | None, *, timestamps: bool, sender: bool = False
 ) -> Style:
     """From the options of `sbusctl sub`. Raises ConfigurationError."""
+    if sender and form != "json" and template is None:
+        raise ConfigurationError("--sender is for --json and --format")
     if form == "json":
         return Style(json_line if timestamps else lambda message, _: json_line(message), True)
     if form == "raw":

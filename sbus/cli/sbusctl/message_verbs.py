@@ -212,14 +212,10 @@ def sub(
         raise click.UsageError("--format and --timestamps are for lines of text, or for JSON")
     if with_last and len(patterns) > 1:
         raise click.UsageError("--last takes one PATTERN")
-    if sender and form != "json" and template is None:
-        raise click.UsageError("--sender is for --json and --format")
     style = style_of(form, template, timestamps=timestamps, sender=sender)
     age = None if age_seconds is None else f"{age_seconds * 1000:.0f}"
-    if (
-        not (soft or hard or order or age or os.isatty(OUTPUT))
-        and selected.link["dialect"] == "slash"
-    ):
+    is_slash = selected.link["dialect"] == "slash"
+    if is_slash and not (soft or hard or order or age or os.isatty(OUTPUT)):
         soft = "block"
     with selected.connect_with_losses(reconnect=reconnect, sender=sender) as bus:
         names = ("blocking/soft", "blocking/hard", "order", "age")

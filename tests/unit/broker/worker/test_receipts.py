@@ -1,4 +1,4 @@
-"""Messages with receipts: what their publishers are told, whoever dies."""
+"""Messages with receipts: what their publishers are told, also when workers die."""
 
 import time
 from collections.abc import Iterator
