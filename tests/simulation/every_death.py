@@ -54,7 +54,7 @@ class Watch:
             frame = frame.f_back
         hold = frame.f_code.co_qualname
         if frame.f_locals.get("receipt"):
-            hold += " with a receipt"
+            hold += "(receipt)"
         if fiber.is_doomed:
             fiber.let_be()
         elif self._deaths and hold == self._deaths[0].hold:

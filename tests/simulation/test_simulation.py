@@ -30,6 +30,7 @@ def test_a_death_at_an_instruction_of_any_critical_section_breaks_no_promise() -
     holds = dict(line.split()[::-1] for line in run.stdout.splitlines()[:-1])
     assert {"Sequencer._place", "Sequencer.journal_step", "Sequencer.hand_over"} <= holds.keys()
     assert {"Backpressure.stall", "UnfinishedWork.begin", "_Journal.__init__"} <= holds.keys()
+    assert "Sequencer._place(receipt)" in holds
 
 
 @pytest.mark.parametrize("step", ["python", STEP])
