@@ -84,8 +84,8 @@ class Link(Generic[Item]):
         self._mark = b""
         """The token of the last request that tells which replies will not come."""
         self._requests = (self.barrier, self.inbox.me, self.inbox.names)
-        self._marked = (0, 0, 0)
-        """The newest of each kind before it."""
+        self._marked: tuple[int, ...] = (0, 0, 0)
+        """The newest of each kind that was sent before it."""
         self.is_mark_due = False
         """It could not be sent yet: try to read again soon."""
         self._sockaddr = parse_address(self.address).sockaddr()
@@ -187,8 +187,7 @@ class Link(Generic[Item]):
         while not self.connect_nowait():
             yield from self._wait(CONNECT_RETRY_SECONDS)
         request = self.barrier.encode()
-        if reconnection.repeats_name_request:
-            self.inbox.names.sent_again()
+        self.inbox.names.note_repeated(reconnection.names_repeated)
         yield from self._send_again([*reconnection.settings(), request])
         ticket = self.barrier.sent(request)
         while not (self._has_ended or self.barrier.is_settled(ticket)):
@@ -218,8 +217,7 @@ class Link(Generic[Item]):
                         yield from self._wait("readable")
 
     def _wait(self, wait: Wait) -> Iterator[Wait]:
-        """Yield, unless the connection has ended for good; then, or if it does so meanwhile, raise
-        that."""
+        """Yield; raise that the connection has ended for good, before or meanwhile."""
         self.inbox.raise_end()
         yield wait
         self.inbox.raise_end()
@@ -388,8 +386,7 @@ class Link(Generic[Item]):
         with suppress(BrokenPipeError):  # the end of the connection will be read
             if self._send(encode_control(controls.SYNC, self._mark)):
                 self.is_mark_due = False
-                barrier, me, names = self._requests
-                self._marked = (barrier.newest, me.newest, names.newest)
+                self._marked = tuple(requests.newest for requests in self._requests)
 
     def _on_mark(self, token: bytes) -> None:
         if token == self._mark:

@@ -84,9 +84,9 @@ class NameRequests(Requests):
         self._awaited[ticket] = request
         return ticket
 
-    def sent_again(self) -> None:
-        """A request that nobody waits for was sent on a new connection."""
-        self._repeated.add(self.sent(b""))
+    def note_repeated(self, count: int) -> None:
+        """So many requests that nobody waits for are sent on a new connection."""
+        self._repeated.update(self.sent(b"") for _ in range(count))
 
     def replied(self, payload: bytes) -> None:
         super().replied(payload)

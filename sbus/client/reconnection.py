@@ -116,9 +116,9 @@ class Reconnection:
         return [self._barrier.greeting, *self._settings.values()]
 
     @property
-    def repeats_name_request(self) -> bool:
-        """Whether one of the settings is a request about a name, which the bus replies to."""
-        return _NAMES in self._settings
+    def names_repeated(self) -> int:
+        """How many of the settings are requests about a name, to which the bus replies."""
+        return int(_NAMES in self._settings)
 
     def subscriptions(self) -> list[bytes]:
         """The packets that subscribe again."""
