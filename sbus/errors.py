@@ -95,6 +95,10 @@ class PacketRefused(BusError):
         self.text = text
 
 
+class NobodyListens(BusError):
+    """No client receives the requests under this key, so no answer will come."""
+
+
 class RequestFailed(BusError):
     """The client that answered this request could not do what it asks for; the text is its."""
 

@@ -302,9 +302,9 @@ class Connection(Generic[Item]):
     ) -> bytes:
         """Publish a request, and return the payload of the first answer.
 
-        Raises TimeoutError, RequestFailed if the answer is that it failed, and
-        ConnectionInterrupted if the connection was lost and made again meanwhile.
-        ConfigurationError in the dot dialect.
+        Raises TimeoutError, NobodyListens at once if no client receives it, PacketRefused,
+        RequestFailed if the answer is that it failed, and ConnectionInterrupted if the connection
+        was lost and made again meanwhile. ConfigurationError in the dot dialect.
         """
         self._link.encoder.must_have_control_messages()
         return request(self._io, key, payload, timeout_seconds)

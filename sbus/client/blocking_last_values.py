@@ -7,9 +7,10 @@ from typing import Any
 from sbus.client.blocking_link import BlockingLink, Deadline
 from sbus.client.blocking_subscription import Subscription, send_at_end, subscribed
 from sbus.client.message_queue import MessageQueue
+from sbus.client.snapshot import Joining
 from sbus.client.value_store import ValueStore
 from sbus.protocol.last_values import request_key
-from sbus.protocol.packets import encode_subscribe, undone
+from sbus.protocol.packets import SUBSCRIBE_WORD, encode_subscribe, undone
 
 MESSAGES_AT_ONCE = 1024
 
@@ -43,7 +44,8 @@ def _join(
     queue, messages = queues
     link = io.link
     io.ask(link.barrier, deadline)
-    joining = link.new_joining(packet)
+    own_key, messages_max = link.identity().key, link.queue_messages_max
+    joining = Joining(packet.removeprefix(SUBSCRIBE_WORD), own_key, messages_max=messages_max)
     own = [encode_subscribe(joining.request_key), encode_subscribe(joining.reply_key)]
     link.inbox.routes.open([packet, *own], queue)
     try:

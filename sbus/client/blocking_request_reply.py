@@ -37,9 +37,9 @@ def _request(
         except BaseException:
             replies.key = b""
             raise
-    opened = replies.open(link.encoder.payload(payload))
+    opened = replies.open(link.encoder, key, payload)
     try:
-        io.send(link.encoder.publish(key, opened.payload), deadline)
+        io.send(opened.receipt.packet, deadline)
         while not opened.is_settled:
             link.inbox.raise_end()
             io.read(READ_PACKETS_MAX, deadline)

@@ -70,8 +70,8 @@ class Inbox(Generic[Item]):
         """The bus has lost packets of this client; returns whether that is not to be raised."""
         self.note_mark: Callable[[bytes], None] = lambda token: None
         """The bus has replied to `!/sync` with this token."""
-        self.replies = Replies()
         self.receipts = Receipts()
+        self.replies = Replies(self.receipts)
         self.note_refusal: Callable[[], None] = lambda: None
         """The bus has refused a packet."""
         self._barrier = barrier
@@ -158,6 +158,11 @@ class Inbox(Generic[Item]):
     def add_unconfirmed(self, count: int) -> None:
         """The connection was lost before so many published messages were confirmed."""
         self._unconfirmed += count
+
+    def fail_all(self, error: BusError) -> None:
+        """Neither an answer nor a receipt will come to what is open."""
+        self.replies.fail_all(error)
+        self.receipts.fail_all(error)
 
     def discard(self) -> None:
         """Forget everything that waits."""

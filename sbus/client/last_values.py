@@ -8,10 +8,11 @@ import anyio
 
 from sbus.client.async_link import AsyncLink
 from sbus.client.message_queue import MessageQueue
+from sbus.client.snapshot import Joining
 from sbus.client.subscription import Subscription, send_at_end, subscribed
 from sbus.client.value_store import ValueStore
 from sbus.protocol.last_values import request_key
-from sbus.protocol.packets import encode_subscribe, undone
+from sbus.protocol.packets import SUBSCRIBE_WORD, encode_subscribe, undone
 
 MESSAGES_AT_ONCE = 1024
 
@@ -40,7 +41,8 @@ async def _join(
     """Fill the queue for the program, and have what comes after it go there."""
     link = io.link
     await io.ask(link.barrier)
-    joining = link.new_joining(packet)
+    own_key, messages_max = link.identity().key, link.queue_messages_max
+    joining = Joining(packet.removeprefix(SUBSCRIBE_WORD), own_key, messages_max=messages_max)
     own = [encode_subscribe(joining.request_key), encode_subscribe(joining.reply_key)]
     link.inbox.routes.open([packet, *own], queue)
     try:

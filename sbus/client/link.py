@@ -19,7 +19,6 @@ from sbus.client.options import LinkOptions, check_options, limits_of
 from sbus.client.packet_encoder import PacketEncoder
 from sbus.client.reconnection import Reconnection, Wait
 from sbus.client.requests import Identity, Requests, barrier_of
-from sbus.client.snapshot import Joining
 from sbus.client.sockets import BUS_ABSENT, BUS_ADVICE, connect_error, open_socket
 from sbus.errors import (
     AddressError,
@@ -32,7 +31,7 @@ from sbus.limits import Limits
 from sbus.protocol import controls
 from sbus.protocol.codes import FINAL_CODES, NOT_ADMITTED, PACKETS_LOST
 from sbus.protocol.keys import DIALECTS, SLASH
-from sbus.protocol.packets import CONTROL_WORD, NUL, SUBSCRIBE_WORD, encode_control
+from sbus.protocol.packets import CONTROL_WORD, NUL, encode_control
 from sbus.unix.address import parse_address
 from sbus.unix.default_address import default_address
 from sbus.unix.errno_sets import PEER_GONE
@@ -76,7 +75,7 @@ class Link(Generic[Item]):
         """Called with the descriptor of a socket that is to be closed."""
         self.barrier = barrier_of(self.dialect)
         self._losses = losses
-        self._queue_messages_max = options.get("inbox_messages_max", INBOX_MESSAGES_MAX)
+        self.queue_messages_max = options.get("inbox_messages_max", INBOX_MESSAGES_MAX)
         self._queue_bytes_max = options.get("inbox_bytes_max", INBOX_BYTES_MAX)
         self.inbox: Inbox[Item] = Inbox(self.barrier, self.new_queue(), self.dialect)
         self.inbox.mend_lost_packets = self._mend_lost_packets
@@ -111,14 +110,9 @@ class Link(Generic[Item]):
         """A queue with the limits of this connection."""
         return MessageQueue(
             losses=losses or self._losses,
-            messages_max=self._queue_messages_max,
+            messages_max=self.queue_messages_max,
             bytes_max=self._queue_bytes_max,
         )
-
-    def new_joining(self, packet: bytes) -> Joining:
-        """A joiner of last values for the pattern of this `SUB`, as the client that this is."""
-        pattern = packet.removeprefix(SUBSCRIBE_WORD)
-        return Joining(pattern, self.identity().key, messages_max=self._queue_messages_max)
 
     # -- connecting and closing ----------------------------------------------------------------
 
@@ -231,8 +225,7 @@ class Link(Generic[Item]):
         self._has_ended = True
         self.interruptions += 1
         self.inbox.add_unconfirmed(self._reconnection.note_lost())
-        self.inbox.replies.fail_all(ConnectionInterrupted(reason))
-        self.inbox.receipts.fail_all(ConnectionInterrupted(reason))
+        self.inbox.fail_all(ConnectionInterrupted(reason))
         self._abandon_requests()
 
     def _abandon_requests(self) -> None:

@@ -2,12 +2,16 @@
 
 One subscription serves all of them. It is made with the first request, and as the bus takes the
 packets of a client in order, it is in force before that request is published.
+
+A request is published with a receipt, which tells at once that nobody listens.
 """
 
 import os
 
+from sbus.client.packet_encoder import PacketEncoder
+from sbus.client.receipts import OpenReceipt, Receipts
 from sbus.client.requests import Identity
-from sbus.errors import BusError, RequestFailed
+from sbus.errors import BusError, NobodyListens, RequestFailed
 from sbus.protocol.packets import encode_subscribe
 from sbus.protocol.request_reply import encode_request, parse_answer, reply_key
 
@@ -20,33 +24,50 @@ TOKEN_BYTES = 8
 class OpenRequest:
     """A request that has been, or is being, sent."""
 
-    def __init__(self, token: bytes, payload: bytes) -> None:
+    def __init__(self, key: str, token: bytes, receipt: OpenReceipt) -> None:
         self.token = token
-        self.payload = payload
-        """What is published."""
-        self.is_settled = False
+        self.receipt = receipt
+        """For its message; has the packet to send."""
+        self._key = key
+        self._is_answered = False
         self._answer = b""
-        self._error: BusError | None = None
+        self._failure: BusError | None = None
 
-    def settle(self, answer: bytes, error: BusError | None) -> None:
-        """What the request came to; the first counts."""
-        if not self.is_settled:
-            self._answer, self._error = answer, error
-            self.is_settled = True
+    @property
+    def is_settled(self) -> bool:
+        """Whether its answer has come, or none will."""
+        return self._is_answered or self._delivery_error() is not None
+
+    def settle(self, answer: bytes, failure: BusError | None) -> None:
+        """What was answered; the first answer counts."""
+        if not self._is_answered:
+            self._answer, self._failure = answer, failure
+            self._is_answered = True
 
     def answer(self) -> bytes:
-        """The answer; raises what went wrong."""
-        if self._error is not None:
-            raise self._error
+        """The answer to a settled request; raises what went wrong."""
+        error = self._failure if self._is_answered else self._delivery_error()
+        if error is not None:
+            raise error
         return self._answer
+
+    def _delivery_error(self) -> BusError | None:
+        """Why nobody has received it, as far as that is known."""
+        result = self.receipt.result
+        if result is None or isinstance(result, BusError):
+            return result
+        if result.has_listeners:
+            return None
+        return NobodyListens(f"nobody listens to requests under {self._key!r}")
 
 
 class Replies:
     """Those of one connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, receipts: Receipts) -> None:
         self.key = b""
         """Where answers come; empty before the first request."""
+        self._receipts = receipts
         self._open: dict[bytes, OpenRequest] = {}
 
     def subscribe(self, identity: Identity) -> bytes:
@@ -54,15 +75,17 @@ class Replies:
         self.key = reply_key(identity.key, _token())
         return encode_subscribe(self.key)
 
-    def open(self, payload: bytes) -> OpenRequest:
+    def open(self, encoder: PacketEncoder, key: bytes | str, payload: bytes | str) -> OpenRequest:
         """A new request; `close` follows."""
         token = _token()
-        request = OpenRequest(token, encode_request(self.key, token, payload))
-        self._open[token] = request
+        content = encode_request(self.key, token, encoder.payload(payload))
+        receipt = self._receipts.open(encoder.publish(key, content))
+        request = self._open[token] = OpenRequest(_shown(key), token, receipt)
         return request
 
     def close(self, request: OpenRequest) -> None:
         """Nobody waits for this one any more."""
+        self._receipts.close(request.receipt)
         del self._open[request.token]
 
     def feed(self, payload: bytes) -> None:
@@ -81,8 +104,12 @@ class Replies:
 
 def no_answer(key: bytes | str, timeout_seconds: float | None) -> TimeoutError:
     """For a request with this key that has timed out."""
-    name = key if isinstance(key, str) else key.decode(errors="backslashreplace")
-    return TimeoutError(f"no answer to a request under {name!r} came within {timeout_seconds} s")
+    text = f"no answer to a request under {_shown(key)!r} came within {timeout_seconds} s"
+    return TimeoutError(text)
+
+
+def _shown(key: bytes | str) -> str:
+    return key if isinstance(key, str) else key.decode(errors="backslashreplace")
 
 
 def _token() -> bytes:

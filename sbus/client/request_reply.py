@@ -39,9 +39,9 @@ async def _request(io: AsyncLink[Any], key: bytes | str, payload: bytes | str) -
         except BaseException:
             replies.key = b""
             raise
-    opened = replies.open(link.encoder.payload(payload))
+    opened = replies.open(link.encoder, key, payload)
     try:
-        await io.send(link.encoder.publish(key, opened.payload))
+        await io.send(opened.receipt.packet)
         while not opened.is_settled:
             link.inbox.raise_end()
             await io.read(READ_PACKETS_MAX)

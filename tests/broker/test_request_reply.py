@@ -10,6 +10,7 @@ from tests.support.bus import Bus
 from tests.support.event_loops import on_both_event_loops
 
 TIMEOUT_S = 20.0
+SILENCE_S = 0.05
 
 
 async def add(
@@ -59,6 +60,22 @@ async def test_a_client_answers_its_own_request(bus: Bus) -> None:
             tasks.cancel_scope.cancel()
 
 
+@on_both_event_loops
+async def test_a_request_that_nobody_receives_fails_at_once(bus: Bus) -> None:
+    with anyio.fail_after(TIMEOUT_S):
+        async with sbus.connect(bus.address) as client:
+            with pytest.raises(sbus.NobodyListens, match="'nobody'"):
+                await client.request("nobody", timeout_seconds=None)
+            async with client.subscription("nobody") as messages:
+                await client.control("echo/off")
+                with pytest.raises(sbus.NobodyListens):
+                    await client.request("nobody", timeout_seconds=None)
+                await client.control("echo/on")
+                with pytest.raises(TimeoutError):  # a subscriber that does not answer
+                    await client.request("nobody", timeout_seconds=SILENCE_S)
+                assert (await messages.receive()).key == b"nobody"
+
+
 def test_the_blocking_client_asks_and_answers(bus: Bus) -> None:
     with (
         sbus.blocking.connect(bus.address) as server,
@@ -70,3 +87,5 @@ def test_the_blocking_client_asks_and_answers(bus: Bus) -> None:
         request = requests.receive(timeout_seconds=TIMEOUT_S)
         request.reply(request.payload.upper(), timeout_seconds=TIMEOUT_S)
         assert answer.result(TIMEOUT_S) == b"ABC"
+        with pytest.raises(sbus.NobodyListens):
+            client.request("lower", b"ABC", timeout_seconds=None)

@@ -86,9 +86,18 @@ def test_reply_says_why_a_command_has_not_answered(bus: Bus) -> None:
 
 
 def test_a_request_that_nobody_answers_fails_in_time(bus: Bus) -> None:
-    result = bus.sbusctl("request", "nobody", "x", "--timeout", "0.1")
+    with bus.connect() as silent:
+        silent.sub(b"silent")
+        silent.whoami()
+        result = bus.sbusctl("request", "silent", "x", "--timeout", "0.1")
     assert result.returncode == 1
-    assert result.stderr == b"sbusctl: no answer to a request under 'nobody' came within 0.1 s\n"
+    assert result.stderr == b"sbusctl: no answer to a request under 'silent' came within 0.1 s\n"
+
+
+def test_a_request_that_nobody_receives_fails_at_once(bus: Bus) -> None:
+    result = bus.sbusctl("request", "nobody", "x", "--timeout", str(TIMEOUT_S))
+    assert (result.returncode, result.stdout) == (1, b"")
+    assert result.stderr == b"sbusctl: nobody listens to requests under 'nobody'\n"
 
 
 def test_an_answer_comes_from_one_place(bus: Bus) -> None:

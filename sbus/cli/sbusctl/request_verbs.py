@@ -35,7 +35,8 @@ def request(selected: SelectedBus, key: bytes, payload: bytes | None, seconds: f
     """Send a request under KEY, and print the answer.
 
     Without PAYLOAD, that is standard input. On a terminal, bytes that could act on it are shown as
-    \\xNN. Fails with the answerer's reason if it could not do what the request asks for.
+    \\xNN. Fails at once if nobody listens, and with the answerer's reason if it could not do what
+    the request asks for.
     """
     from sbus.cli.terminal.standard_output import write
     from sbus.protocol.text import to_text

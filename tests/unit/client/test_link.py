@@ -65,7 +65,7 @@ class TestAddress:
 
     def test_unknown_option_is_an_error(self) -> None:
         options: dict[str, Any] = {"reconect": True}
-        with pytest.raises(TypeError, match=r"no option 'reconect'; there are .*, reconnect$"):
+        with pytest.raises(TypeError, match=r"no option 'reconect'; there are .*, sender$"):
             blocking.connect("/here", **options)
 
     def test_unknown_dialect_is_an_error(self) -> None:

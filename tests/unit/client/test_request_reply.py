@@ -7,7 +7,13 @@ from typing import TypeAlias
 import pytest
 
 from sbus.client import blocking
-from sbus.errors import ConfigurationError, Disconnected, PacketRefused, RequestFailed
+from sbus.errors import (
+    ConfigurationError,
+    Disconnected,
+    NobodyListens,
+    PacketRefused,
+    RequestFailed,
+)
 from sbus.protocol.packets import Message
 from tests.unit.client.fake_bus import ANSWER, WHOAMI, FakeBus
 
@@ -27,10 +33,14 @@ def begin(bus: Bus, payload: bytes) -> "Future[bytes]":
 
 def sent(fake: FakeBus) -> tuple[bytes, bytes, bytes]:
     """Reply key, token and body of the request that is sent."""
-    word, rest = fake.receive().split(b" ", 1)
-    key, reply_key, token, body = rest.split(b"\0", 3)
-    assert (word, key) == (b"MSG", b"sum")
-    return reply_key, token, body
+    return sent_with_receipt(fake)[1:]
+
+
+def sent_with_receipt(fake: FakeBus) -> tuple[bytes, bytes, bytes, bytes]:
+    """Likewise, behind the token of the receipt that it asks for."""
+    word, receipt, key, reply_key, token, body = fake.receive().split(b"\0", 5)
+    assert (word, key) == (b"CMSG !/publish", b"sum")
+    return receipt, reply_key, token, body
 
 
 def first_sent(fake: FakeBus) -> tuple[bytes, bytes, bytes]:
@@ -87,6 +97,45 @@ def first_sent_without_whoami(fake: FakeBus) -> tuple[bytes, bytes, bytes]:
     assert fake.receive() == WHOAMI
     fake.receive()
     return sent(fake)
+
+
+def begin_second(fake: FakeBus, bus: Bus) -> tuple["Future[bytes]", bytes, bytes]:
+    """A request of a connection that has made another one: its receipt's token, and what an answer
+    begins with."""
+    future = begin(bus, b"1")
+    fake.send(b"MSG %b\0%b\0a" % first_sent(fake)[:2])
+    future.result(TIMEOUT_S)
+    future = begin(bus, b"2")
+    receipt, reply_key, token, _ = sent_with_receipt(fake)
+    return future, receipt, b"MSG %b\0%b\0" % (reply_key, token)
+
+
+def test_a_receipt_that_names_no_client_ends_the_wait(fake: FakeBus, bus: Bus) -> None:
+    future, receipt, _ = begin_second(fake, bus)
+    fake.send(b"CMSG !/receipt\0%b\x000 0 0" % receipt)
+    with pytest.raises(NobodyListens, match=r"^nobody listens to requests under 'sum'$"):
+        future.result(TIMEOUT_S)
+
+
+def test_a_refused_request_ends_the_wait(fake: FakeBus, bus: Bus) -> None:
+    future, receipt, _ = begin_second(fake, bus)
+    fake.send(b"CMSG !/receipt\0%b\0refused not-allowed by a rule" % receipt)
+    with pytest.raises(PacketRefused, match="by a rule") as caught:
+        future.result(TIMEOUT_S)
+    assert caught.value.code == "not-allowed"
+
+
+@pytest.mark.parametrize("counts", [b"1 0 0", b"0 1 0", b"0 0 1", b"?"])
+def test_after_other_receipts_an_answer_may_come(fake: FakeBus, bus: Bus, counts: bytes) -> None:
+    future, receipt, answer = begin_second(fake, bus)
+    fake.send(b"CMSG !/receipt\0%b\0%b" % (receipt, counts), answer + b"b")
+    assert future.result(TIMEOUT_S) == b"b"
+
+
+def test_an_answer_may_come_before_the_receipt(fake: FakeBus, bus: Bus) -> None:
+    future, receipt, answer = begin_second(fake, bus)
+    fake.send(answer + b"b", b"CMSG !/receipt\0%b\x001 0 0" % receipt)
+    assert future.result(TIMEOUT_S) == b"b"
 
 
 def test_the_end_of_the_bus_ends_the_wait(fake: FakeBus, bus: Bus) -> None:
