@@ -122,7 +122,8 @@ class OutboxLedger(OutboxRecord):
     def progress(self) -> tuple[int, int, int]:
         """Messages that were accepted, bytes that were sent of them, and messages that were kept
         and not sent since: which of these a message changes says what came of it."""
-        return self.accepted, self.delivered_bytes, self._backlog.messages + self.replaced
+        kept = self._backlog.messages + self.replaced + self._dropped.get("age", 0)
+        return self.accepted, self.delivered_bytes, kept
 
     @property
     def leaves_undelivered(self) -> bool:

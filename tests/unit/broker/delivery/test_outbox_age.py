@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sbus.broker.delivery import bounded_backlog
 from sbus.broker.delivery.backlog_changes import changes_since
+from sbus.broker.delivery.tally import Tally
 from sbus.broker.ipc.client_record import (
     BacklogRecord,
     ClientSnapshot,
@@ -106,6 +107,19 @@ def test_the_oldest_make_room_if_they_have_waited_for_too_long(
     assert [packet for packet in rest(peer) if packet.startswith(b"MSG")] == (
         [D, B] if order in (BacklogOrder.STACK, BacklogOrder.RANDOM) else [B, D]
     )
+
+
+@pytest.mark.parametrize("order", BacklogOrder)
+def test_a_receipt_says_that_a_message_waits_in_the_place_of_one_that_was_too_old(
+    peers: Make, clock: Clock, order: BacklogOrder
+) -> None:
+    peer = full_peer(peers, order, messages=2)
+    peer.deliver(A, B)
+    clock.now_ms += AGE_MS + 1
+    tally = Tally([peer.outbox])
+    peer.deliver(C)
+    assert peer.outbox.dropped["age"]
+    assert tally.counts() == (0, 1, 0)
 
 
 def test_losses_are_told_of_where_they_are_and_together(peers: Make, clock: Clock) -> None:
