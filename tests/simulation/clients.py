@@ -21,6 +21,8 @@ _WHOAMI = b"CMSG !/cred/whoami"
 _RECEIPT = b"CMSG !/receipt\0"
 _ASKING_BYTES = 40
 """At most, of asking for a receipt."""
+_NAME_REPLIES = (b"CMSG !/join\0", b"CMSG !/leave\0")
+_LISTED = b"CMSG !/members\0"
 _NEVER = 1 << 62
 
 
@@ -120,6 +122,11 @@ class SimulatedClient:
         self.requests: list[int] = []
         """When the requests without replies were sent."""
         self.replies = 0
+        self.announced: list[Message] = []
+        """All that the bus may publish about the names that it has asked for."""
+        self.name_replies = 0
+        self.listed = b""
+        """The last list of members that it got."""
         self.settings_are_certain = True
         """Nothing had failed before the bus had its settings; later it might not get notices."""
         self.reason = ""
@@ -176,6 +183,17 @@ class SimulatedClient:
         if self._send(_WHOAMI):
             self.requests.append(self._times.next())
 
+    def join(self, name: bytes, will: bytes, told: list[bytes]) -> None:
+        """Ask for a name; `told` are the packets that may tell of it."""
+        if self._send(b"CMSG !/join\0" + name + (b"\0" + will if will else b"")):
+            for packet in told:
+                if packet not in self._times.messages:
+                    key = packet[4 : packet.index(b"\0")]
+                    number, at = len(self.announced), self._times.next()
+                    message = Message(-self.number, number, key, packet, at, None)
+                    self.announced.append(message)
+                    self._times.messages[packet] = message
+
     def certain_subscriptions(self) -> list[Subscription]:
         """Those that nothing has ended. An `UNSUB` ends another one of its pattern if the `SUB` for
         which it was meant was lost."""
@@ -227,6 +245,10 @@ class SimulatedClient:
         elif packet.startswith(_RECEIPT):
             token, _, text = packet.removeprefix(_RECEIPT).partition(b"\0")
             self.receipts[int(token)].append(text)
+        elif packet.startswith(_LISTED):
+            self.listed = packet
+        elif packet.startswith(_NAME_REPLIES):
+            self.name_replies += 1
         elif packet.startswith(_WHOAMI):
             self._confirm()
         else:
@@ -235,8 +257,9 @@ class SimulatedClient:
 
     def _note_sender(self, message: Message, sent_by: SentBy) -> None:
         """Everybody is told the same about a message, and its true publisher."""
-        publisher = self._times.publishers[message.publisher]
-        own = (message.publisher, publisher.gid, publisher.uid, publisher.pid)
+        number = abs(message.publisher)  # the bus publishes what tells of a client's name
+        publisher = self._times.publishers[number]
+        own = (number, publisher.gid, publisher.uid, publisher.pid)
         assert sent_by[1:] == own, f"{message} was not sent by {sent_by}"
         grows = sent_by.place > self._last_place or self.wants_latest
         assert grows, f"client {self.number}: places do not grow"

@@ -39,7 +39,7 @@ def check_order(clients: Iterable[SimulatedClient]) -> None:
     for client in clients:
         for before, after in pairwise(client.sent):
             add(before, after)
-        for message in client.sent:
+        for message in (*client.sent, *client.announced):
             waits_for[message] += 0
             add(message.behind, message)
         received = [it.message for it in client.received]
@@ -128,15 +128,19 @@ def _must_cause(subscription: Subscription, message: Message) -> bool:
 
 class Ledger:
     """Of all messages: `placed`, those that have their place in the total order, in that order;
-    None if that is not known."""
+    None if that is not known. Then `announced` are those that the bus itself has published."""
 
     def __init__(
-        self, clients: Sequence[SimulatedClient], placed: Sequence[Message] | None, deaths: int
+        self,
+        clients: Sequence[SimulatedClient],
+        placed: Sequence[Message] | None,
+        announced: Sequence[Message],
+        deaths: int,
     ) -> None:
         self._clients = clients
         self._deaths = deaths
         self._sent = [message for client in clients for message in client.sent]
-        self._placed = self._sent if placed is None else placed
+        self._placed = [*self._sent, *announced] if placed is None else placed
         self._is_exact = placed is not None
         received = {it.message for client in clients for it in client.received}
         self._unprocessed = 0 if self._is_exact else self._unprocessed_max(received)

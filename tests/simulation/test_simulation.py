@@ -20,7 +20,7 @@ def test_promises_hold_whatever_fails_when() -> None:
     run = simulate("--seeds", str(SEEDS))
     assert run.returncode == 0, run.stdout + run.stderr
     counts = {what: int(count) for count, what in re.findall(r"(\d+) (\w+)", run.stdout)}
-    assert min(counts[what] for what in ("deaths", "moves")) > SEEDS / 2
+    assert min(counts[what] for what in ("deaths", "moves", "announced")) > SEEDS / 2
     assert counts["lost"] > SEEDS
 
 
@@ -31,6 +31,7 @@ def test_a_death_at_an_instruction_of_any_critical_section_breaks_no_promise() -
     assert {"Sequencer._place", "Sequencer.journal_step", "Sequencer.hand_over"} <= holds.keys()
     assert {"Backpressure.stall", "UnfinishedWork.begin", "_Journal.__init__"} <= holds.keys()
     assert "Sequencer._place(receipt)" in holds
+    assert {"PresenceSteps._place", "PresenceSteps._barrier"} <= holds.keys()
 
 
 @pytest.mark.parametrize("step", ["python", STEP])

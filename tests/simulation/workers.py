@@ -14,6 +14,7 @@ from unittest.mock import patch
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.worker import sessions as sessions_module
 from sbus.broker.worker.ordinary_step import PythonStep
+from sbus.broker.worker.presence_steps import NameChange, PresenceSteps
 from sbus.broker.worker.publish_batch import PublishBatch
 from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.wait_queue import Reason, Wait
@@ -27,6 +28,7 @@ from sbus.shared.shared_memory import (
     MemoryLock,
     SharedMemory,
 )
+from sbus.shared.subscription_table import SubscriptionTable, encode_record
 from tests.fuzz.one_process_bus import SteppedWorker
 from tests.simulation.fibers import Fiber, Interruption
 from tests.support import compiled_step
@@ -44,6 +46,9 @@ class SimulatedLock(MemoryLock):
         """Messages that get their place if the present critical section takes effect."""
         self.placed: list[bytes] = []
         """All messages that have their place, in the total order."""
+        self.announcing: list[bytes] = []
+        self.announced: list[bytes] = []
+        """Those of them that the bus itself has published, also by a worker in C."""
         self.on_enter: Callable[[Fiber], None] = lambda _: None
         """Called when a fiber has entered it."""
         self.open()
@@ -59,7 +64,7 @@ class SimulatedLock(MemoryLock):
                 fiber.pause(waits_for_lock=True)
         assert self.holder is None, "the front would wait for the lock"
         self.holder = fiber or self
-        self.placing = []
+        self.placing, self.announcing = [], []
         words = super().__enter__()
         if fiber is not None:
             self.on_enter(fiber)
@@ -72,6 +77,7 @@ class SimulatedLock(MemoryLock):
         finally:
             if kind is None and self.words[SELECTOR] == spare:
                 self.placed += self.placing
+                self.announced += self.announcing
         self.holder = None
         if kind is None and Fiber.current is not None:
             Fiber.current.at_lock()
@@ -108,6 +114,28 @@ def _append(
     return woken, wait
 
 
+def _append_to_table(
+    self: SubscriptionTable, words: memoryview, data: bytes, *arguments: Any, **options: Any
+) -> bool:
+    """A record about a name is journalled with the messages that tell of it."""
+    has_room = _real_append_to_table(self, words, data, *arguments, **options)
+    lock, change = self._memory.lock, _changes.get(data)
+    if has_room and change is not None and isinstance(lock, SimulatedLock):
+        lock.placing = lock.announcing = [packet for _, packet in change.messages]
+    return has_room
+
+
+def _place_change(self: PresenceSteps, change: NameChange, *, again: bool = False) -> int | None:
+    _changes[encode_record(change.record)] = change
+    return _real_place_change(self, change, again=again)
+
+
+_changes: dict[bytes, NameChange] = {}
+"""By the records of all names that were tried to be journalled; each is tried by one worker."""
+_real_append_to_table = SubscriptionTable.append
+_real_place_change = PresenceSteps._place
+patch.object(SubscriptionTable, "append", _append_to_table).start()
+patch.object(PresenceSteps, "_place", _place_change).start()
 _real_append = Sequencer._append
 patch.object(sessions_module, "socket", _SocketModule).start()
 patch.object(Sequencer, "_append", _append).start()

@@ -27,6 +27,7 @@ from sbus.shared import compaction
 from sbus.shared.shared_memory import SharedMemory
 from sbus.unix.credentials import Credentials
 from tests.simulation import clock as clocks
+from tests.simulation import names
 from tests.simulation.clients import SimulatedClient, Times
 from tests.simulation.fibers import Fiber, Interruption
 from tests.simulation.front import SimulatedFront
@@ -45,6 +46,8 @@ OPEN_CHOICES = (
     b"age/1",
 )
 UIDS = (1000, 1001)
+QUIET_CLIENTS = 3
+"""One of so many publishes nothing itself, takes names, and may leave."""
 SETTLE_ROUNDS_MAX = 20_000
 STORES_PER_TICK = 250
 """Of the compiled step, at most; rarely more."""
@@ -93,6 +96,9 @@ class World:
         self._clock = clock
         self._is_exact = is_exact
         """Whether all messages that get their place are known: the compiled step tells of none."""
+        self._has_names = is_exact or not self.plan.deaths_max
+        """With the compiled step, a worker dies in a child process, and what it told of there is
+        not known."""
         self._settings = BusSettings(workers=self.plan.workers, limits=self.plan.limits)
         self.memory = SharedMemory(self.plan.workers, self.plan.limits)
         self.lock = self.memory.lock = SimulatedLock(self.memory)
@@ -215,6 +221,8 @@ class World:
     def _pattern(self, client: SimulatedClient) -> bytes:
         if self.chance.random() < 0.2:
             return b"!/cred//%d//s" % client.own.uid
+        if self.chance.random() < 0.3:
+            return b"!/presence/*/*"
         return self.chance.choice(PATTERNS)
 
     def _let_client_act(self) -> None:
@@ -222,7 +230,9 @@ class World:
         if client.has_left or client.has_ended:
             return
         what = self.chance.random()
-        if what < 0.45:
+        if what < 0.45 and self._has_names and client.number % QUIET_CLIENTS == 0:
+            self._let_client_be_known(client)
+        elif what < 0.45:
             for _ in range(self.chance.choice((1, 1, 3, 10))):
                 size = self.chance.choice((0, 0, 100, 500))
                 publish = client.ask if self.chance.random() < 0.2 else client.publish
@@ -241,6 +251,21 @@ class World:
         elif not client.sent:
             client.leave()
 
+    def _let_client_be_known(self, client: SimulatedClient) -> None:
+        """Have a client that publishes nothing take a name or give it up, ask who is there, or
+        leave. So nothing that it has sent can be missing when it has left."""
+        what, untried = self.chance.random(), names.untried(client)
+        if what < 0.6 and untried:
+            name, key = self.chance.choice(untried), self.chance.choice(names.WILL_KEYS)
+            will = names.will_of(client, name, key) if self.chance.random() < 0.5 else b""
+            client.join(name, will, names.announcements(client, name, will))
+        elif what < 0.8:
+            client.control(b"!/leave")
+        elif what < 0.9:
+            client.control(b"!/members\0*/*")
+        else:
+            client.leave()
+
     def _move(self) -> None:
         client = self.front.registry.get(self.chance.choice(self.clients).number)
         to = self.chance.randrange(self.plan.workers)
@@ -254,6 +279,11 @@ class World:
             if worker.process is not None:
                 worker.process.fiber.let_be()
                 worker.process.stopped_until = 0
+        await self._settle()
+        for client in self.clients:
+            if not client.has_left and not client.has_ended:
+                client.listed = b""
+                client.control(b"!/members\0*/*")
         await self._settle()
         replies = {client: client.replies for client in self.clients}
         for client in self.clients:
@@ -295,12 +325,14 @@ class World:
         check_order(self.clients)
         for client in self.clients:
             check_secrecy(client)
+        announced = [self._times.messages[packet] for packet in self.lock.announced]
+        names.check_names(self.clients, announced)
         placed = None
         if self._is_exact:
             placed = [self._times.messages[packet] for packet in self.lock.placed]
             check_places(self._times.places, placed)
         check_receipts(self.clients, placed, self.deaths)
-        Ledger(self.clients, placed, self.deaths).check()
+        Ledger(self.clients, placed, announced, self.deaths).check()
 
     def _outcome(self) -> Outcome:
         digest = hashlib.sha256()
@@ -314,6 +346,7 @@ class World:
             received=sum(len(client.received) for client in self.clients),
             lost=sum(client.lost for client in self.clients),
             deaths=self.deaths,
+            announced=len(self.lock.announced),
             moves=self.front.moved,
         )
         return Outcome(counts, digest.hexdigest()[:16])
