@@ -34,8 +34,10 @@ class _NumbersAsPayload(click.Command):
     """A command after whose KEY a negative number is no option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if re.fullmatch(r"-\.?[0-9].*", args[-1] if len(args) == 2 else ""):
-            args = [args[0], "--", args[1]]
+        *before, last = args or [""]
+        is_behind_key = bool(before) and "--" not in before and not before[-1].startswith("-")
+        if is_behind_key and re.fullmatch(r"-\.?[0-9].*", last):
+            args = [*before, "--", last]
         return super().parse_args(ctx, args)
 
 
@@ -43,6 +45,7 @@ class _NumbersAsPayload(click.Command):
     "sbusctl pub lamps/3/state on",
     "tail -f app.log | sbusctl pub logs/app",
     "sbusctl pub --file photo.jpeg camera/door",
+    "sbusctl pub --receipt alarms/fire kitchen || call-somebody",
     kind=_NumbersAsPayload,
 )
 @click.argument("key", type=os.fsencode)
@@ -55,17 +58,41 @@ class _NumbersAsPayload(click.Command):
     metavar="FILE",
     help="Publish the content of FILE as one message; - is standard input. Repeatable.",
 )
-def pub(selected: SelectedBus, key: bytes, payload: bytes | None, files: tuple[str, ...]) -> None:
+@click.option(
+    "--receipt",
+    is_flag=True,
+    help="Print for each message to how many clients it was sent, for how many it waits, and how "
+    "many have lost it. Fails if one had no receiver.",
+)
+@click.option("--json", "as_json", is_flag=True, help="With --receipt: print these as JSON.")
+def pub(
+    selected: SelectedBus,
+    key: bytes,
+    payload: bytes | None,
+    files: tuple[str, ...],
+    receipt: bool,
+    as_json: bool,
+) -> None:
     """Publish PAYLOAD under KEY.
 
     Without PAYLOAD, publish each line of standard input. Returns when the bus has processed all
-    messages, and fails with the bus's reason if it refused one.
+    messages, and fails with the bus's reason if it refused one. With --receipt, each message waits
+    for the receipt of the one before.
     """
     if payload is not None and files:
         raise click.UsageError("a message is either PAYLOAD or --file, not both")
+    if as_json and not receipt:
+        raise click.UsageError("--json is for --receipt")
     payloads: Iterable[bytes] = _contents(files) if files else _lines(_standard_input())
+    if payload is not None:
+        payloads = [payload]
     with selected.connect() as bus:
-        _publish_all(bus, key, payloads if payload is None else [payload])
+        if receipt:
+            from sbus.cli.sbusctl.receipt_output import publish_with_receipts
+
+            publish_with_receipts(bus, key, payloads, as_json=as_json)
+        else:
+            _publish_all(bus, key, payloads)
 
 
 def _standard_input() -> BinaryIO:
