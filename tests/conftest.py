@@ -1,4 +1,4 @@
-"""What all tests share: interrupts, settings of hypothesis, shares for two processes, and a bus."""
+"""What all tests share: a name, interrupts, settings of hypothesis, shares for two, and a bus."""
 
 import signal
 from collections.abc import Iterator
@@ -13,6 +13,9 @@ from tests.support import compiled_step
 compiled_step.load()
 
 from tests.support.bus import Bus, running_bus  # noqa: E402
+
+# sbusctl names what an interpreter runs if it finds that out in time; this is what the kernel says.
+Path("/proc/thread-self/comm").write_text("sbus-tests")
 
 # A shell ignores SIGINT on behalf of what it starts in the background; programs that the tests
 # start would inherit that, and tests that interrupt them would wait in vain.

@@ -15,6 +15,7 @@ from typing import Self, TypeVar
 
 import msgspec
 
+from sbus.client.program_names import ProgramNames
 from sbus.client.sockets import connect_error
 from sbus.errors import BusError, Disconnected, ProtocolViolation
 from sbus.protocol import admin
@@ -70,6 +71,7 @@ class AdminConnection:
             parsed = parse_address(address)
         self.address = parsed.format()
         self._timeout_seconds = timeout_seconds
+        self.program_names = ProgramNames()
         self._requests = 0
         self._buffer = bytearray(REPLY_BYTES_MAX)
         self._ahead: deque[bytes] = deque(maxlen=_AHEAD_MAX)
@@ -127,7 +129,7 @@ class AdminConnection:
 
     def _understood(self, result: msgspec.Raw, expected: type[R]) -> R:
         try:
-            return msgspec.json.decode(result, type=expected)
+            return self.program_names.in_result(msgspec.json.decode(result, type=expected))
         except msgspec.DecodeError as error:
             raise ProtocolViolation(
                 f"the bus at {self.address} sent a result of another version ({error})"

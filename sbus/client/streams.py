@@ -116,7 +116,11 @@ class _MonitorStream(Stream[T]):
         self._joiner.feed(packet, time.monotonic())
 
     def _take_batches(self) -> list[MonitoredBatch | MissedItems]:
-        return self._joiner.take(math.inf if self._ended else time.monotonic())
+        items = self._joiner.take(math.inf if self._ended else time.monotonic())
+        for item in items:
+            if isinstance(item, MonitoredBatch):
+                item.packet = self._connection.program_names.in_client(item.packet)
+        return items
 
     def _next_at(self) -> float | None:
         return self._joiner.next_at()
@@ -165,6 +169,7 @@ class EventStream(Stream[dict[str, Any] | MissedItems]):
         now = time.monotonic()
         for event in part.events if isinstance(part, Events) else ():
             self._fed += 1
+            self._connection.program_names.set_in_event(event)
             heapq.heappush(self._heap, (event["time"], self._fed, now, event))
 
     def _take(self) -> list[dict[str, Any] | MissedItems]:
