@@ -15,7 +15,7 @@ from typing import Generic
 
 from sbus.client.inbox import Inbox
 from sbus.client.message_queue import Item, Losses, MessageQueue
-from sbus.client.options import LinkOptions, check_options, limits_of
+from sbus.client.options import LinkOptions, check_options, limits_of, settings_of
 from sbus.client.packet_encoder import PacketEncoder
 from sbus.client.reconnection import Reconnection, Wait
 from sbus.client.requests import Identity, Requests, barrier_of
@@ -90,10 +90,9 @@ class Link(Generic[Item]):
         self._sockaddr = parse_address(self.address).sockaddr()
         self._packet_bytes_max = options.get("packet_bytes_max", PACKET_BYTES_MAX)
         self._received_bytes_max = self._packet_bytes_max
-        self.greetings = [self.barrier.greeting]
+        self.greetings = [self.barrier.greeting, *settings_of(options)]
         """The packets that a connection begins with."""
         if options.get("sender", False):
-            self.greetings.append(encode_control(controls.SENDER_ON))
             self._received_bytes_max += controls.SENDER_BYTES_MAX
         self._view = memoryview(bytearray(self._received_bytes_max))
         self.sock = open_socket(self._packet_bytes_max)

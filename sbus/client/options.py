@@ -5,7 +5,9 @@ from typing import TypedDict, get_args
 from sbus.client.message_queue import Losses
 from sbus.errors import ConfigurationError
 from sbus.limits import Limits
+from sbus.protocol import controls
 from sbus.protocol.keys import DIALECTS, SLASH
+from sbus.protocol.packets import encode_control
 
 
 class LinkOptions(TypedDict, total=False):
@@ -16,6 +18,8 @@ class LinkOptions(TypedDict, total=False):
     `key_bytes_max`, `key_segments_max`: its limits of keys and patterns, if not 4,096 and 128.
     `inbox_messages_max`, `inbox_bytes_max`: how much may wait to be received while a call looks for
     a reply.
+    `age_seconds`: the bus drops messages that have waited for this client for longer; they count as
+    lost. From 0.001 to 86,400.
     `sender`: each message has a `sender`: who has published it, and its place in the total order.
     `reconnect`: when the bus goes away, wait for it, and subscribe and set as before. Receiving
     shows the gap as Reconnected or ConnectionInterrupted. No message is published twice: the ones
@@ -30,6 +34,7 @@ class LinkOptions(TypedDict, total=False):
     key_segments_max: int
     inbox_messages_max: int
     inbox_bytes_max: int
+    age_seconds: float
     reconnect: bool
     sender: bool
 
@@ -42,16 +47,29 @@ def check_options(losses: Losses, options: LinkOptions) -> None:
         raise TypeError(f"connect has no option {unknown[0]!r}; there are losses, {known}")
     _check_choice("losses", losses, get_args(Losses))
     _check_choice("dialect", options.get("dialect", SLASH.name), tuple(DIALECTS))
-    if options.get("sender") and options.get("dialect") not in (None, SLASH.name):
-        raise ConfigurationError(f"sender needs the dialect {SLASH.name}")
+    for name in ("age_seconds", "sender"):
+        if options.get(name) and options.get("dialect") not in (None, SLASH.name):
+            raise ConfigurationError(f"{name} needs the dialect {SLASH.name}")
     for name, value in options.items():
         if name.endswith("_max") and not (isinstance(value, int) and value > 0):
             raise ConfigurationError(f"{name} is {value!r}: it has to be a number from 1 on")
+        if name == "age_seconds" and not (
+            isinstance(value, int | float) and 0.001 <= value <= controls.AGE_MS_MAX / 1000
+        ):
+            raise ConfigurationError(f"{name} is {value!r}: it has to be from 0.001 to 86400")
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ConfigurationError(f"{name} is {value!r}: use {' or '.join(choices)}")
+
+
+def settings_of(options: LinkOptions) -> list[bytes]:
+    """The control messages that these options ask for."""
+    settings = [controls.SENDER_ON] if options.get("sender") else []
+    if "age_seconds" in options:
+        settings.append(b"age/%d" % round(options["age_seconds"] * 1000))
+    return [encode_control(key) for key in settings]
 
 
 def limits_of(options: LinkOptions) -> Limits:

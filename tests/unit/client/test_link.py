@@ -20,7 +20,7 @@ from sbus.protocol.packets import Message
 from tests.unit.client.fake_bus import ANSWER, WHOAMI, FakeBus
 
 
-def make_link(address: str | None, **options: int) -> Link[Message]:
+def make_link(address: str | None, **options: float) -> Link[Message]:
     return Link(address, "raise", LinkOptions(**options))  # type: ignore[typeddict-item]
 
 
@@ -67,6 +67,24 @@ class TestAddress:
         options: dict[str, Any] = {"reconect": True}
         with pytest.raises(TypeError, match=r"no option 'reconect'; there are .*, sender$"):
             blocking.connect("/here", **options)
+
+    @pytest.mark.parametrize("seconds", [0, 0.0009, 86_400.001, -1, float("nan"), "1", None])
+    def test_an_age_that_the_bus_does_not_know_is_an_error(self, seconds: Any) -> None:
+        with pytest.raises(ConfigurationError, match=r"age_seconds is .*: it has to be from 0.001"):
+            Link("/here", "raise", LinkOptions(age_seconds=seconds))
+
+    def test_an_age_needs_the_slash_dialect(self) -> None:
+        with pytest.raises(ConfigurationError, match="age_seconds needs the dialect slash"):
+            Link("/here", "raise", LinkOptions(age_seconds=1, dialect="dot"))
+
+    @pytest.mark.parametrize(
+        ("seconds", "packet"),
+        [(0.001, b"CMSG age/1"), (0.0299, b"CMSG age/30"), (86_400, b"CMSG age/86400000")],
+    )
+    def test_a_connection_begins_with_its_age(self, seconds: float, packet: bytes) -> None:
+        link = make_link("/here", age_seconds=seconds, sender=True)
+        link.close()
+        assert link.greetings[1:] == [b"CMSG sender/on", packet]
 
     def test_unknown_dialect_is_an_error(self) -> None:
         with pytest.raises(ConfigurationError, match="slash or dot"):
