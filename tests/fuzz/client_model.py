@@ -3,12 +3,20 @@
 It knows what the client has said and chosen; what others publish is for its users to compare.
 """
 
+import re
 from collections import Counter
 
 from sbus.limits import Limits
 from sbus.protocol.keys import Dialect
 from tests.fuzz.access_model import AccessModel
-from tests.fuzz.verdicts import Verdict, documented_codes, is_reserved, names_another
+from tests.fuzz.verdicts import (
+    Verdict,
+    asks_for_receipt,
+    documented_codes,
+    is_reserved,
+    names_another,
+    receipt_request,
+)
 
 Ids = tuple[bytes, bytes, bytes]
 """Group, user and process, as keys spell them."""
@@ -16,6 +24,8 @@ Ids = tuple[bytes, bytes, bytes]
 NOTICES_ON = b"CMSG !/notices/on"
 ERROR = b"CMSG !/error\0"
 ME_REPLY = b"CMSG !/me\0"
+REFUSED_RECEIPT = re.compile(rb"(CMSG !/receipt\0[^\0]*\0refused [a-z-]+) .*", re.DOTALL)
+RECEIPT = re.compile(rb"CMSG !/receipt\0([^\0]*)\0(\d+) (\d+) (\d+)")
 SETTINGS = {
     b"!/notices/on",
     *(b"sender/on", b"sender/off"),
@@ -25,6 +35,8 @@ SETTINGS = {
 }
 """Control keys that concern notices, clients that do not read, which all do here, and what comes
 before a message."""
+AGE = re.compile(rb"age/(0|[1-9][0-9]{0,7})")
+AGE_MS_MAX = 86_400_000
 ECHO = {b"echo/on": True, b"echo/off": False}
 
 
@@ -46,7 +58,9 @@ class ClientModel:
 
     def begin_round(self) -> None:
         self.told: list[bytes] = []
-        """Replies and codes that are due in this round."""
+        """Replies and codes that are due in this round, but for receipts of what was published."""
+        self.receipts: dict[bytes, list[bytes]] = {}
+        """By token, the messages of which these are due, in the order in which they were sent."""
         self.published: list[bytes] = []
         self.unechoed: set[bytes] = set()
         """Of those, the messages that it must not receive itself."""
@@ -60,7 +74,10 @@ class ClientModel:
         """The client has sent this packet."""
         code = verdict.code or self._apply(verdict, packet)
         cost = documented_codes().get(code)
-        if cost is not None:
+        if cost == "refused" and asks_for_receipt(verdict):
+            token = receipt_request(packet).token
+            self.told.append(b"CMSG !/receipt\0%b\0refused %b" % (token, code.encode()))
+        elif cost is not None:
             self.told.append(code.encode())
         if cost == "disconnected":
             self.code = code
@@ -84,6 +101,8 @@ class ClientModel:
             if self._names_another(text):
                 return "not-yours"
             return self._subscribe(text) if word == b"SUB" else self._unsubscribe(text)
+        if asks_for_receipt(verdict):
+            return self._publish_with_receipt(packet)
         if text == b"!/cred/whoami":
             self.told.append(b"CMSG !/cred/whoami\0!/cred/" + b"/".join(self.own))
         elif text == b"!/me":
@@ -92,7 +111,7 @@ class ClientModel:
             self.told.append(b"CMSG !/sync\0" + packet.partition(b"\0")[2][:64])
         elif text in ECHO:
             self.echo = ECHO[text]
-        elif text not in SETTINGS:
+        elif text not in SETTINGS and not _is_age(text):
             return "unknown-control"
         return ""
 
@@ -103,6 +122,13 @@ class ClientModel:
         if not self.echo:
             self.unechoed.add(packet)
         return ""
+
+    def _publish_with_receipt(self, packet: bytes) -> str:
+        token, message = receipt_request(packet)
+        code = self._publish(key_of(message), message)
+        if not code:
+            self.receipts.setdefault(token, []).append(message)
+        return code
 
     def _subscribe(self, pattern: bytes) -> str:
         if self.access is not None and self.access.refuses_pattern(pattern):
@@ -136,7 +162,26 @@ class ClientModel:
 
     def shown(self, told: list[bytes]) -> list[bytes]:
         """Control messages that the client received, as `told` has them."""
-        return [_shown(packet) for packet in told]
+        return [_shown(packet) for packet in told if not RECEIPT.fullmatch(packet)]
+
+    def check_receipts(self, told: list[bytes]) -> dict[bytes, list[int]]:
+        """Each message that has its place got one receipt, but for the last ones of a client that
+        was disconnected; nobody has lost anything. Returns by token how many clients have it."""
+        found: dict[bytes, list[int]] = {}
+        for packet in told:
+            if receipt := RECEIPT.fullmatch(packet):
+                sent, waiting, lost = map(int, receipt.groups()[1:])
+                assert not lost, packet
+                found.setdefault(receipt[1], []).append(sent + waiting)
+        for token in found.keys() | self.receipts.keys():
+            came, due = len(found.get(token, ())), len(self.receipts.get(token, ()))
+            assert came == due or (self.code and came < due), f"{came} of {due} receipts: {token!r}"
+        return found
+
+
+def _is_age(control: bytes) -> bool:
+    age = AGE.fullmatch(control)
+    return age is not None and int(age[1]) <= AGE_MS_MAX
 
 
 def key_of(message: bytes) -> bytes:
@@ -146,4 +191,6 @@ def key_of(message: bytes) -> bytes:
 def _shown(packet: bytes) -> bytes:
     if packet.startswith(ERROR):
         return packet.removeprefix(ERROR).split(b" ")[0]
+    if refused := REFUSED_RECEIPT.fullmatch(packet):
+        return refused[1]
     return ME_REPLY if packet.startswith(ME_REPLY) else packet

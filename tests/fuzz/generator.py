@@ -6,6 +6,7 @@ are damaged.
 """
 
 import random
+import re
 from collections.abc import Callable, Sequence
 
 from sbus.limits import Limits
@@ -21,15 +22,23 @@ RESERVED = [
     *(b"!/cred/-1/2/3/a", b"!/cred/1/2", b"!/cred/99999999999999999999/0/0/", b"!/cred/whoami"),
     *(b"!/cred/1/2/3/!/cred/4/5/6/x", b"!/cred/1/2/3/!/x", b"!/cred", b"!/notices/on"),
 ]
+TOKENS = [
+    *(b"t", b"t", b"token", b"1", b" ", b"\xff\n", b"MSG a", b"x" * 64, b"?", b"refused reserved"),
+    *(b"", b"x" * 65),
+]
+"""Of messages with receipts; the last two are no tokens."""
 CONTROLS = [
     *(b"!/cred/whoami", b"!/sync", b"!/sync", b"!/notices/on", b"!/notices/off", b"echo/"),
     *(b"echo/on", b"echo/off", b"sender/on", b"sender/off"),
     *(b"blocking/soft/queue", b"blocking/soft/discard", b"blocking/soft/block"),
     *(b"blocking/soft/error", b"blocking/hard/discard", b"blocking/hard/block"),
     *(b"blocking/hard/error", b"order/queue", b"order/stack", b"order/random", b"order", b""),
+    *(b"age/0", b"age/86400000", b"age/86400001", b"age/01", b"age/-1", b"age/", b"age"),
 ]
 PAYLOADS = [b"", b"", b"x", b"\0", b"\0\0x", b"MSG a\0b", b"\xff" * 40, b"0123456789" * 30]
 FIRST_WORDS = [b"MSG", b"SUB", b"UNSUB", b"CMSG", b"msg ", b"SUB\t", b"MSG  ", b"CSUB ", b" MSG "]
+_SHORT_AGE = re.compile(rb"CMSG age/[1-9][0-9]{0,4}(?![0-9])")
+"""With an age below 100 seconds, what is lost would depend on the speed of the machine."""
 RECENT_TEXTS = 4
 """Keys and patterns that are likely to be used again, so that what was said twice is taken back."""
 
@@ -81,12 +90,14 @@ class PacketMaker:
         if self._chance.random() < 0.004:
             packet = self._of_limit_size(packet)
         self._last = packet
-        return packet
+        return b"CMSG age/0" if _SHORT_AGE.match(packet) else packet
 
     # -- packets ---------------------------------------------------------------------------------
     def _well_formed(self) -> bytes:
         choice = self._chance.choice
         word = choice(WORDS)
+        if word == b"CMSG " and self._chance.random() < 0.4:
+            return self._with_receipt()
         if word == b"CMSG ":
             text = choice(self._controls)
         elif self._chance.random() < 0.06:
@@ -96,6 +107,14 @@ class PacketMaker:
         if word == b"MSG " or self._chance.random() < 0.1:
             return b"%b%b\0%b" % (word, text, choice(PAYLOADS))
         return word + text
+
+    def _with_receipt(self) -> bytes:
+        choice = self._chance.choice
+        text = choice(self._reserved) if self._chance.random() < 0.2 else self._text()
+        fields = [choice(TOKENS), text, choice(PAYLOADS)]
+        if self._chance.random() < 0.02:
+            fields.pop()
+        return b"\0".join([b"CMSG !/publish", *fields])
 
     def _text(self) -> bytes:
         """A key or pattern, which need not be one that the bus accepts."""

@@ -10,12 +10,14 @@ the conductor publishes one message for everybody, so everything before has arri
     publishable, and no others, in one order, in which each publisher's messages keep theirs
     each client has received, in that order, the messages that it must receive, perhaps those that
     it may receive, and no others
+    each receipt counts just the clients that have received the message
 
 and after all rounds the counters of the bus are those of the models.
 """
 
 import os
 import random
+import re
 import socket
 import struct
 import tempfile
@@ -32,12 +34,12 @@ from sbus.limits import Limits
 from sbus.protocol.controls import SENDER_BYTES_MAX
 from sbus.protocol.keys import DIALECTS, Dialect
 from tests.fuzz.access_model import AccessModel, Rule, User, random_rules
-from tests.fuzz.client_model import NOTICES_ON, ClientModel, key_of
+from tests.fuzz.client_model import NOTICES_ON, RECEIPT, ClientModel, key_of
 from tests.fuzz.generator import CONTROLS, RESERVED, PacketMaker
 from tests.fuzz.packets import LIMITS
 from tests.fuzz.reference_matcher import ReferenceMatcher
 from tests.fuzz.user_process import UserProcess
-from tests.fuzz.verdicts import Verdict, judge
+from tests.fuzz.verdicts import Verdict, asks_for_receipt, judge
 from tests.support.admin import administer, wait_for_traffic
 from tests.support.bus import Bus, running_bus
 from tests.support.senders import without_sender
@@ -59,6 +61,7 @@ _LEAVING_SHARE = 0.01
 _RECENT_TEXTS = 16
 _TIMEOUT = struct.pack("ll", 30, 0)
 _SECRET_MESSAGE = b"MSG !/"
+_BEFORE_PAYLOAD = re.compile(rb"(MSG |CMSG !/publish\0[^\0]*\0)[^\0]*\0")
 _LIMITS = msgspec.structs.replace(
     Limits(),
     **{
@@ -128,6 +131,13 @@ class LiveClient(ClientModel):
     def receive_until(self, last: bytes) -> None:
         while self.receive() != last:
             assert self.received[-1], f"disconnected without reason, told {self._told()}"
+
+    def receive_receipts(self) -> None:
+        """The barrier does not wait for them."""
+        missing = sum(map(len, self.receipts.values()))
+        missing -= sum(RECEIPT.fullmatch(packet) is not None for packet in self.received)
+        while missing > 0:
+            missing -= RECEIPT.fullmatch(self.receive()) is not None
 
     def receive_until_closed(self) -> None:
         while self.receive():
@@ -249,7 +259,7 @@ class LiveCampaign:
                 client.send_judged(packet, verdict)
                 count -= 1
                 sent += 1
-                if verdict.word == b"MSG":
+                if verdict.word == b"MSG" or asks_for_receipt(verdict):
                     room += _KERNEL_BYTES_PER_MESSAGE + len(packet)
             # Who leaves behind an empty packet may have sent nothing but the end.
             client.is_leaving = not client.code and self._chance.random() < _LEAVING_SHARE
@@ -263,9 +273,10 @@ class LiveCampaign:
 
     def _numbered(self, packet: bytes) -> bytes:
         """A message, with a number at the end of its payload, so that no other is the same."""
-        end = packet.find(b"\0")
-        if end < 0 or not packet.startswith(b"MSG "):
+        beginning = _BEFORE_PAYLOAD.match(packet)
+        if beginning is None:
             return packet
+        end = beginning.end() - 1
         self._numbers += 1
         number = b"#%d" % self._numbers
         if len(packet) + len(number) <= _LIMITS.packet_bytes_max:
@@ -292,6 +303,7 @@ class LiveCampaign:
         for client in (*self._clients, *self._observers):
             if not client.code and not client.is_leaving:
                 client.receive_until(last)
+                client.receive_receipts()
 
     # -- checks --------------------------------------------------------------------------------
     def _check_order(self, order: list[bytes]) -> None:
@@ -324,6 +336,7 @@ class LiveCampaign:
                 continue
             client.check_told()
             self._compare(client, order, sure, possible)
+        self._check_receipts(everybody)
         pairs = len(publisher_of) * len(everybody)
         self.tally["secret"] += len(secrets)
         self.tally["decisions"] += pairs
@@ -348,6 +361,19 @@ class LiveCampaign:
         assert not foreign, f"not for this client: {foreign}"
         missing = {*sure} - everything
         assert client.code or not missing, f"missing: {missing}"
+
+    def _check_receipts(self, everybody: list[LiveClient]) -> None:
+        """Who has left or was disconnected may have been sent a message and not have read it."""
+        came = Counter(packet for client in everybody for packet in client.received)
+        unknown = sum(client.is_leaving or bool(client.code) for client in everybody)
+        for client in everybody:
+            if client.is_leaving:
+                continue
+            for token, counts in client.check_receipts(client.received).items():
+                self.tally["receipts"] += len(counts)
+                received = sum(came[message] for message in client.receipts[token])
+                if not client.code:
+                    assert received <= sum(counts) <= received + unknown * len(counts), token
 
     # -- the end -------------------------------------------------------------------------------
     def end(self, bus: Bus) -> None:

@@ -3,7 +3,7 @@
 In every round some clients on each worker send a handful of packets each. Then
 
     each client has been told just the faults that `verdicts` finds, in their order, and is
-    disconnected just when one of them costs that
+    disconnected just when one of them costs that; it has a receipt for each message with one
     two witnesses, subscribed to everything on different workers, have received every message that
     was publishable and nothing else, in one order, in which each client's messages keep theirs
     bystanders have received their own messages and nothing else
@@ -55,6 +55,7 @@ class FuzzedClient(ClientModel):
         shown = self.shown(told)
         due = self.told if self._dialect.has_control_messages else []
         assert shown == due, f"told {shown}, not {due}"
+        self.check_receipts(told)
         assert self.peer.ended == bool(self.code)
         messages = Counter(received) - Counter(told)
         possible = [*others, *(self.published if True in self._echoes else [])]

@@ -28,3 +28,4 @@ def test_every_message_reaches_just_its_recipients(seed: int) -> None:
     assert 0 < tally["uncertain"] < tally["decisions"] / 10
     if setting_of(seed).dialect == "slash":
         assert tally["secret"] > 10
+        assert tally["receipts"] > 100

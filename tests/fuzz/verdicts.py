@@ -43,6 +43,14 @@ class Verdict(NamedTuple):
         return documented_codes().get(self.code) == "disconnected"
 
 
+class ReceiptRequest(NamedTuple):
+    """A message with a receipt."""
+
+    token: bytes
+    message: bytes
+    """The packet that its recipients get."""
+
+
 @cache
 def documented_codes() -> dict[str, str]:
     """Every code of the table, and whether it is "refused" or "disconnected"."""
@@ -56,7 +64,26 @@ def judge(packet: bytes, dialect: Dialect, limits: Limits) -> Verdict:
     """The verdict on a packet that arrived whole."""
     if len(packet) > limits.packet_bytes_max:
         return Verdict(b"", b"", "packet-too-long")
-    return judge_form(packet, dialect, limits)
+    verdict = judge_form(packet, dialect, limits)
+    if not asks_for_receipt(verdict):
+        return verdict
+    return Verdict(*verdict[:2], _judge_request(receipt_request(packet), dialect, limits))
+
+
+def asks_for_receipt(verdict: Verdict) -> bool:
+    return verdict[:2] == (b"CMSG", b"!/publish")
+
+
+def receipt_request(packet: bytes) -> ReceiptRequest:
+    """What is in a packet that asks for a receipt, whatever is wrong with it."""
+    token, _, rest = packet.partition(b"\0")[2].partition(b"\0")
+    return ReceiptRequest(token, b"MSG " + rest)
+
+
+def _judge_request(request: ReceiptRequest, dialect: Dialect, limits: Limits) -> str:
+    if not 1 <= len(request.token) <= 64:
+        return "bad-token"
+    return judge_form(request.message, dialect, limits).code
 
 
 def judge_form(packet: bytes, dialect: Dialect, limits: Limits) -> Verdict:
