@@ -30,7 +30,7 @@ from tests.support.bus import (
 from tests.support.choices import CHOICES
 from tests.support.daemon import daemon_in, end, exchange, launch
 from tests.support.flood import LOST, ask, message, send_until_held, wait_until_received
-from tests.support.processes import several_clients, worker_pids
+from tests.support.processes import clients_on_each, several_clients, worker_pids
 from tests.support.raw_client import RawClient
 from tests.support.six_messages import OPTIONS, SIX, Flood, in_order
 from tests.support.threads import wait_until
@@ -526,6 +526,23 @@ def test_an_upgrade_waits_for_a_worker_that_backs_off(changing: ChangingBus) -> 
         clients[0].pub(b"k", b"1")
         for client in clients:
             assert client.receive() == b"MSG k\x001"
+
+
+def test_receipts_are_told_that_are_open_when_an_upgrade_begins(changing: ChangingBus) -> None:
+    """Their recipient's worker does not run until there is the new program."""
+    pid = worker_pids(changing.bus)[1]
+    with clients_on_each(changing.bus, 2) as ((publisher,), (reader,)):
+        reader.sub(b"k")
+        reader.whoami()
+        changing.run_first(f"os.kill({pid}, {int(signal.SIGCONT)})")
+        os.kill(pid, signal.SIGSTOP)
+        for number in range(2):
+            publisher.send(b"CMSG !/publish\0%d\0k\0" % number)
+        publisher.whoami()
+        assert upgrade(changing.bus)["clients"] == 2
+        receipts = [publisher.receive() for _ in range(2)]
+        assert receipts == [b"CMSG !/receipt\0%d\x001 0 0" % number for number in range(2)]
+        assert [reader.receive() for _ in range(2)] == [b"MSG k\0"] * 2
 
 
 def test_the_new_bus_goes_on_if_the_old_one_is_killed_meanwhile(changing: ChangingBus) -> None:

@@ -1,5 +1,6 @@
 """Messages with receipts: what their publishers are told, also when workers die."""
 
+import os
 import time
 from collections.abc import Iterator
 
@@ -7,11 +8,20 @@ import pytest
 
 from sbus.broker.config.access_policy import encode_rule_set
 from sbus.broker.ipc.client_record import ClientRecord
-from sbus.broker.ipc.worker_protocol import AdoptClient, HandOverClient, PrepareClient
+from sbus.broker.ipc.records_file import make_records_file
+from sbus.broker.ipc.worker_protocol import (
+    AdoptClient,
+    Done,
+    Freeze,
+    HandOverClient,
+    PrepareClient,
+    RecordClients,
+)
 from sbus.limits import Limits
 from sbus.protocol.receipts import Counts
 from sbus.shared.receipt_table import ENTRIES, OPEN_OF_CLIENT_MAX, ReceiptTable
 from tests.fuzz.one_process_bus import CREDENTIALS, OneProcessBus, Peer, one_process_bus
+from tests.support.threads import wait_until
 from tests.unit.broker.delivery.outbox_peer import SMALL_BUFFER_BYTES
 
 
@@ -193,6 +203,37 @@ def test_a_client_with_an_open_receipt_is_not_handed_over(bus: OneProcessBus) ->
     bus.tell(0, HandOverClient(writer.number, 1, session.revision))
     bus.settle()
     assert writer.read() == [told(b"t", b"1 0 0")]
+
+
+@pytest.mark.parametrize(("recipients_worker", "text"), [("delivers", b"1 0 0"), ("dies", b"?")])
+def test_an_upgrade_waits_until_open_receipts_are_told(
+    bus: OneProcessBus, recipients_worker: str, text: bytes
+) -> None:
+    """In the pause, when no worker reads from its clients."""
+    reader, writer = bus.connect(1), bus.connect(0)
+    say(bus, reader, b"SUB k")
+    writer.send(ask(b"t"))
+    while not bus.workers[0].context.receipts.open:
+        bus.stepped[0].tick()
+    memfd = make_records_file()
+    bus.tell(0, Freeze(1))
+    bus.tell(0, RecordClients(2), memfd)
+    os.close(memfd)
+    for _ in range(100):
+        bus.stepped[0].tick()
+    bus._take_events()
+    assert bus.other_events == [Done(1)]
+    assert writer.read() == []
+
+    def is_recorded() -> bool:
+        bus.settle()
+        return any(isinstance(it, Done) and it.number == 2 for it in bus.other_events)
+
+    if recipients_worker == "dies":
+        bus.replace(1)
+    wait_until(is_recorded, "worker 0 has recorded its clients")
+    assert writer.read() == [told(b"t", text)]
+    assert reader.read() == [b"MSG k\0"]
 
 
 def test_a_late_worker_writes_to_no_other_entry() -> None:
