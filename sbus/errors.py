@@ -99,6 +99,11 @@ class NobodyListens(BusError):
     """No client receives the requests under this key, so no answer will come."""
 
 
+class GroupRefused(BusError):
+    """This client cannot be a member of a worker group, as its members do not all see each other,
+    or it is none any more."""
+
+
 class RequestFailed(BusError):
     """The client that answered this request could not do what it asks for; the text is its."""
 

@@ -130,6 +130,11 @@ class AsyncLink(Generic[Item]):
                 self._news.set()
                 self._news = None
 
+    def read_ahead(self, packets_max: int) -> None:
+        """Read what has arrived, unless another task does so."""
+        if not (self._reading or self.link.is_lost):
+            self.link.read_nowait(packets_max)
+
     async def _wait(self, wait_ready: Callable[[int], Awaitable[None]]) -> None:
         try:
             await wait_ready(self.link.sock.fileno())

@@ -15,11 +15,13 @@ from sbus.client.blocking_link import BlockingLink, Deadline
 from sbus.client.blocking_member_watch import MemberWatch, list_members, watching
 from sbus.client.blocking_request_reply import RequestStream, answering, request
 from sbus.client.blocking_subscription import Subscription, subscription
+from sbus.client.blocking_worker_group import WorkerGroup, working
 from sbus.client.inbox import InboxStatistics
 from sbus.client.link import READ_PACKETS_MAX, Link
 from sbus.client.message_queue import Item, Losses, Lost
 from sbus.client.names import raise_refusal
 from sbus.client.options import LinkOptions
+from sbus.client.packet_encoder import to_bytes
 from sbus.client.replies import REQUEST_SECONDS
 from sbus.client.requests import Identity
 from sbus.client.snapshot import JOIN_SECONDS
@@ -316,6 +318,18 @@ class Connection(Generic[Item]):
         of these patterns; in force when the block begins. See `subscription`."""
         packets = list(map(self._link.encoder.subscribe, (pattern, *more)))
         return answering(self._io, packets, Deadline(timeout_seconds))
+
+    def worker_group(
+        self,
+        name: bytes | str,
+        pattern: bytes | str,
+        *more: bytes | str,
+        timeout_seconds: float | None = None,
+    ) -> AbstractContextManager[WorkerGroup]:
+        """See `sbus.Connection.worker_group`; the timeout is for joining."""
+        self._link.encoder.must_have_control_messages()
+        packets = list(map(self._link.encoder.subscribe, (pattern, *more)))
+        return working(self._io, to_bytes(name, "a name"), packets, Deadline(timeout_seconds))
 
     # -- last values ---------------------------------------------------------------------------
 

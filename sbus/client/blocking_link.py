@@ -151,6 +151,12 @@ class BlockingLink(Generic[Item]):
             else:
                 self._wait(select.POLLIN, deadline)
 
+    def read_ahead(self, packets_max: int) -> None:
+        """Read what has arrived."""
+        with self.call:
+            if not self.link.is_lost:
+                self.link.read_nowait(packets_max)
+
     def _wait(self, events: int, deadline: Deadline) -> None:
         poll = select.poll()
         poll.register(self.link.sock, events)

@@ -15,12 +15,14 @@ from sbus.client.member_watch import MemberWatch, list_members, watching
 from sbus.client.message_queue import Item, Losses, Lost
 from sbus.client.names import raise_refusal
 from sbus.client.options import LinkOptions
+from sbus.client.packet_encoder import to_bytes
 from sbus.client.replies import REQUEST_SECONDS
 from sbus.client.request_reply import RequestStream, answering, request
 from sbus.client.requests import Identity
 from sbus.client.snapshot import JOIN_SECONDS
 from sbus.client.subscription import Subscription, subscription
 from sbus.client.value_store import BYTES_MAX, KEYS_MAX, ValueStore
+from sbus.client.worker_group import WorkerGroup, working
 from sbus.errors import Disconnected
 from sbus.protocol.packets import SUBSCRIBE_WORD, Message
 from sbus.protocol.presence import Member
@@ -276,6 +278,22 @@ class Connection(Generic[Item]):
         match one of these patterns; in force when the block begins. See `subscription`."""
         packets = list(map(self._link.encoder.subscribe, (pattern, *more)))
         return answering(self._io, packets)
+
+    # -- worker groups -------------------------------------------------------------------------
+
+    def worker_group(
+        self, name: bytes | str, pattern: bytes | str, *more: bytes | str
+    ) -> AbstractAsyncContextManager[WorkerGroup]:
+        """`async with bus.worker_group("resizers", "jobs/*") as jobs`: be one of the clients of
+        this user among which the messages that match a pattern are shared, as jobs: each goes to
+        one of them, and if that goes away before the job is `done`, to another one.
+
+        Needs `connect(sender=True)`, and takes a name as `join` does. Raises GroupRefused unless
+        the members all see each other. ConfigurationError in the dot dialect.
+        """
+        self._link.encoder.must_have_control_messages()
+        packets = list(map(self._link.encoder.subscribe, (pattern, *more)))
+        return working(self._io, to_bytes(name, "a name"), packets)
 
     # -- last values ---------------------------------------------------------------------------
 

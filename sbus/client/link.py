@@ -76,7 +76,7 @@ class Link(Generic[Item]):
         self.barrier = barrier_of(self.dialect)
         self._losses = losses
         self.queue_messages_max = options.get("inbox_messages_max", INBOX_MESSAGES_MAX)
-        self._queue_bytes_max = options.get("inbox_bytes_max", INBOX_BYTES_MAX)
+        self.queue_bytes_max = options.get("inbox_bytes_max", INBOX_BYTES_MAX)
         self.inbox: Inbox[Item] = Inbox(self.barrier, self.new_queue(), self.dialect)
         self.inbox.mend_lost_packets = self._mend_lost_packets
         self.inbox.note_mark = self._on_mark
@@ -110,7 +110,7 @@ class Link(Generic[Item]):
         return MessageQueue(
             losses=losses or self._losses,
             messages_max=self.queue_messages_max,
-            bytes_max=self._queue_bytes_max,
+            bytes_max=self.queue_bytes_max,
         )
 
     # -- connecting and closing ----------------------------------------------------------------

@@ -70,6 +70,19 @@ def test_the_calculator(bus: Bus, tmp_path: Path, client: Client) -> None:
             client.request("sums", "one", timeout_seconds=TIMEOUT_S)
 
 
+def test_the_resizers(bus: Bus, tmp_path: Path, client: Client) -> None:
+    names = [f"{number}.jpeg" for number in range(10)]
+    with running(bus, tmp_path, "resizer.py") as staying:
+        assert line(staying) == "ready"
+        with running(bus, tmp_path, "resizer.py") as killed:
+            assert line(killed) == "ready"
+            client.publish_many("jobs/resize", names, timeout_seconds=TIMEOUT_S)
+            done = {line(killed)}
+        while len(done) < len(names):
+            done.add(line(staying))
+    assert done == {f"resized {name}" for name in names}
+
+
 def test_the_sensors(bus: Bus, tmp_path: Path, client: Client) -> None:
     with running(bus, tmp_path, "sensors.py", "keep"):
         while not is_kept(client):

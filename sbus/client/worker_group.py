@@ -1,0 +1,126 @@
+"""Sharing jobs with the other members of a group, for trio and asyncio."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Self
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from sbus.client import group_jobs
+from sbus.client.async_link import AsyncLink
+from sbus.client.group_jobs import GroupJobs
+from sbus.client.link import REASON_SECONDS_MAX
+from sbus.client.member_watch import list_members
+from sbus.client.message_queue import MessageQueue
+from sbus.client.names import raise_refusal
+from sbus.client.subscription import subscribed
+from sbus.errors import Disconnected
+from sbus.protocol.packets import encode_publish, encode_subscribe
+from sbus.protocol.worker_groups import HELLO, Group, done
+
+MESSAGES_AT_ONCE = 1024
+
+
+class Job:
+    """A job of this member."""
+
+    def __init__(self, io: AsyncLink[Any], jobs: GroupJobs, job: group_jobs.Job) -> None:
+        self._io = io
+        self._jobs = jobs
+        self._job = job
+
+    @property
+    def place(self) -> int:
+        """The job's place in the total order, which names it."""
+        return self._job.place
+
+    @property
+    def key(self) -> bytes:
+        return self._job.key
+
+    @property
+    def payload(self) -> bytes:
+        return self._job.payload
+
+    async def done(self) -> None:
+        """Tell the group. Until then, another member gets the job if this one goes away."""
+        self._jobs.check_owned(self._job)
+        await self._io.send(encode_publish(self._jobs.group.key, done(self.place)))
+        self._jobs.finish(self._job)
+
+
+class WorkerGroup:
+    """What `Connection.worker_group` opens; iterating over it receives this member's jobs.
+
+    After an error other than PacketRefused and MessagesUnconfirmed there are no more: leave the
+    block, so that the other members get the jobs, and begin another one.
+    """
+
+    def __init__(self, io: AsyncLink[Any], queue: MessageQueue[Any], jobs: GroupJobs) -> None:
+        self._io = io
+        self._queue = queue
+        self._jobs = jobs
+
+    async def receive(self) -> Job:
+        """The next job, which is this member's until it is `done`."""
+        await checkpoint()
+        if self._jobs.has_room:
+            self._io.read_ahead(MESSAGES_AT_ONCE)
+            for item in self._queue.take_many(MESSAGES_AT_ONCE):
+                self._jobs.feed(item)
+        while (job := self._jobs.take()) is None:
+            for item in await self._io.take_many(self._queue, MESSAGES_AT_ONCE):
+                self._jobs.feed(item)
+        return Job(self._io, self._jobs, job)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Job:
+        try:
+            return await self.receive()
+        except Disconnected:
+            if self._io.link.closed:
+                raise StopAsyncIteration from None
+            raise
+
+
+@asynccontextmanager
+async def working(
+    io: AsyncLink[Any], name: bytes, packets: list[bytes]
+) -> AsyncIterator[WorkerGroup]:
+    """Be a member within the block, for the jobs that match these `SUB`."""
+    link = io.link
+    await io.ask(link.barrier)
+    group = Group(name, link.identity().uid)
+    queue = link.new_queue("report")
+    own = [encode_subscribe(group.key), encode_subscribe(group.presence)]
+    async with subscribed(io, [*packets, *own], queue):
+        members = await list_members(io, group.members, queue)
+        bounds = {"jobs_max": link.queue_messages_max, "bytes_max": link.queue_bytes_max}
+        jobs = GroupJobs(group, members, **bounds)
+        try:
+            await _join(io, queue, jobs)
+            yield WorkerGroup(io, queue, jobs)
+        finally:
+            jobs.close()
+            await _leave(io)
+
+
+async def _join(io: AsyncLink[Any], queue: MessageQueue[Any], jobs: GroupJobs) -> None:
+    link = io.link
+    request = link.inbox.names.join(jobs.name, None)
+    await io.ask(request)
+    raise_refusal(request)
+    await io.send(encode_publish(jobs.group.key, HELLO))
+    await io.ask(link.barrier)
+    for item in queue.take_many(len(queue) or 1):
+        jobs.feed(item)
+    jobs.check_joined()
+
+
+async def _leave(io: AsyncLink[Any]) -> None:
+    request = io.link.inbox.names.leave()
+    with anyio.move_on_after(REASON_SECONDS_MAX, shield=True), suppress(Disconnected):
+        await io.send(request.encode(), request)

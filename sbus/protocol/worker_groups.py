@@ -1,0 +1,60 @@
+"""What the members of a worker group take as names, and tell each other.
+
+    name     GROUP.ID                             ID: 16 hexadecimal digits
+    message  MSG !/cred//UID//workers/GROUP\0hello          of a member that has joined
+    message  MSG !/cred//UID//workers/GROUP\0done PLACE     of a job's owner; PLACE is the job's
+
+All members belong to one user. The bus says who has published these messages, so that nobody else
+can call a job done.
+"""
+
+import re
+from typing import Final
+
+from sbus.errors import PacketRefused, Refusal
+from sbus.protocol.packets import Message
+from sbus.protocol.presence_keys import PRESENCE, check_name
+
+HELLO: Final = b"hello"
+_DONE: Final = b"done "
+ID_BYTES: Final = 8
+"""Random ones, which no other member has."""
+_PLACE = re.compile(rb"[0-9]{1,20}")
+
+
+class Group:
+    """The names and keys of one group."""
+
+    def __init__(self, name: bytes, uid: int) -> None:
+        """Raises PacketRefused `bad-name`."""
+        self.uid = uid
+        self.key = b"!/cred//%d//workers/%b" % (uid, name)
+        """Of the members' messages."""
+        self.members = b"%d/%b.*" % (uid, name)
+        """The pattern of the members' names, and of some others."""
+        self.presence = PRESENCE + self.members
+        self._member = re.compile(rb"%b\.[0-9a-f]{%d}" % (re.escape(name), 2 * ID_BYTES))
+        self._name = name
+        try:
+            check_name(self.member_name(bytes(ID_BYTES)))
+        except Refusal as fault:
+            raise PacketRefused(fault.code, f"in a group, {fault.text}") from None
+
+    def member_name(self, member_id: bytes) -> bytes:
+        """The name of the member with these `ID_BYTES`."""
+        return b"%b.%b" % (self._name, member_id.hex().encode())
+
+    def has_member(self, uid: int, name: bytes) -> bool:
+        """Whether this is the name of a member."""
+        return uid == self.uid and self._member.fullmatch(name) is not None
+
+
+def done(place: int) -> bytes:
+    """The payload that calls the job at this place done."""
+    return _DONE + b"%d" % place
+
+
+def parse_done(message: Message) -> int | None:
+    """The place of the job that is done; None if the message says something else."""
+    place = message.payload.removeprefix(_DONE)
+    return int(place) if message.payload.startswith(_DONE) and _PLACE.fullmatch(place) else None

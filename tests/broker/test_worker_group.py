@@ -1,0 +1,184 @@
+"""Worker groups on a real bus: every job is done, also when a member dies."""
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+import sbus
+from tests.support.bus import PROJECT, Bus, running_bus, sbusd_environment
+from tests.support.event_loops import on_both_event_loops
+
+TIMEOUT_S = 20.0
+JOBS = 60
+MANY_JOBS = 2_000
+BEFORE_DEATH = 4
+"""Jobs that a member does before it hangs with the next one."""
+
+Client = sbus.blocking.Connection[sbus.Message]
+
+
+@contextmanager
+def working(bus: Bus, loop: str, jobs: int = 0) -> Iterator[subprocess.Popen[bytes]]:
+    """A member in a process of its own, which hangs after so many jobs."""
+    program = (sys.executable, "-m", "tests.support.group_worker")
+    process = subprocess.Popen(
+        [*program, bus.address, loop, str(jobs)],
+        cwd=PROJECT,
+        env=sbusd_environment(),
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=TIMEOUT_S)
+
+
+class Results:
+    """What the members have published."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        client.subscribe("results/*")
+        client.sync(timeout_seconds=TIMEOUT_S)
+        self.by_job: dict[int, list[int]] = {}
+        """The processes that have done each job, by its number."""
+
+    def receive(self) -> None:
+        message = self._client.receive(timeout_seconds=TIMEOUT_S)
+        number = int(message.key.removeprefix(b"results/"))
+        self.by_job.setdefault(number, []).append(int(message.payload))
+
+    def of(self, pid: int) -> list[int]:
+        return [number for number, pids in self.by_job.items() if pid in pids]
+
+
+def publish(client: Client, numbers: range) -> None:
+    client.publish_many("jobs", map(str, numbers), timeout_seconds=TIMEOUT_S)
+
+
+@pytest.mark.parametrize("mortal", ["blocking", "asyncio", "trio"])
+def test_what_a_killed_member_had_is_done_by_others(bus: Bus, mortal: str) -> None:
+    with ExitStack() as stack:
+        client = stack.enter_context(sbus.blocking.connect(bus.address))
+        results = Results(client)
+        for loop in {"blocking", "asyncio", "trio"} - {mortal}:
+            stack.enter_context(working(bus, loop))
+        victim = stack.enter_context(working(bus, mortal, BEFORE_DEATH))
+        publish(client, range(JOBS))
+        while len(results.of(victim.pid)) <= BEFORE_DEATH:
+            results.receive()
+        in_hand = results.of(victim.pid)[-1]
+        victim.kill()
+        victim.wait(TIMEOUT_S)
+        publish(client, range(JOBS, 2 * JOBS))
+        while len(results.by_job) < 2 * JOBS or len(results.by_job[in_hand]) < 2:
+            results.receive()
+    counts = {number: len(pids) for number, pids in results.by_job.items()}
+    assert counts == dict.fromkeys(range(2 * JOBS), 1) | {in_hand: 2}
+    shares = Counter(pid for pids in results.by_job.values() for pid in pids)
+    assert len(shares) == 3
+
+
+@on_both_event_loops
+async def test_jobs_go_to_one_member_until_it_leaves(bus: Bus) -> None:
+    with anyio.fail_after(TIMEOUT_S):
+        async with (
+            sbus.connect(bus.address) as publisher,
+            sbus.connect(bus.address, sender=True) as first,
+            sbus.connect(bus.address, sender=True) as second,
+            first.worker_group("g", "jobs/*", "more") as staying,
+        ):
+            async with second.worker_group("g", "jobs/*", "more"):
+                for number in range(20):
+                    receipt = await publisher.publish_with_receipt("jobs/1", str(number))
+                    assert receipt.sent == 2
+            jobs = [await staying.receive() for _ in range(20)]
+            assert sorted(int(job.payload) for job in jobs) == list(range(20))
+            assert len({job.place for job in jobs}) == 20
+            for job in jobs:
+                await job.done()
+            await publisher.publish("more", "x")
+            last = await staying.receive()
+            assert (last.key, last.payload) == (b"more", b"x")
+        with pytest.raises(RuntimeError, match="has left the group"):
+            await last.done()
+
+
+@on_both_event_loops
+async def test_a_busy_member_that_holds_publishers_does_not_hold_itself(small_bus: Bus) -> None:
+    """It reads between its jobs, so that it can send that they are done."""
+    with anyio.fail_after(TIMEOUT_S):
+        async with (
+            sbus.connect(small_bus.address) as publisher,
+            sbus.connect(small_bus.address, sender=True) as worker,
+            worker.worker_group("g", "jobs") as jobs,
+            anyio.create_task_group() as tasks,
+        ):
+            await worker.control("blocking/hard/block")
+            await worker.sync()
+            tasks.start_soon(publisher.publish_many, "jobs", map(str, range(MANY_JOBS)))
+            for number in range(MANY_JOBS):
+                job = await jobs.receive()
+                assert job.payload == str(number).encode()
+                await job.done()
+
+
+@pytest.fixture
+def small_bus(tmp_path: Path) -> Iterator[Bus]:
+    """With small backlogs."""
+    with running_bus(tmp_path, "--limit", "backlog_messages_max=100") as bus:
+        yield bus
+
+
+@on_both_event_loops
+async def test_two_groups_each_do_all_jobs(bus: Bus) -> None:
+    with anyio.fail_after(TIMEOUT_S):
+        async with (
+            sbus.connect(bus.address, sender=True) as one,
+            sbus.connect(bus.address, sender=True) as other,
+            one.worker_group("g", "jobs") as first,
+            other.worker_group("g.h", "jobs") as second,
+        ):
+            await one.publish("jobs", "x")
+            assert (await first.receive()).payload == b"x"
+            assert (await second.receive()).payload == b"x"
+
+
+@on_both_event_loops
+async def test_a_client_without_senders_is_no_member(bus: Bus) -> None:
+    with anyio.fail_after(TIMEOUT_S):
+        async with sbus.connect(bus.address) as client:
+            with pytest.raises(sbus.ConfigurationError, match="sender=True"):
+                async with client.worker_group("g", "jobs"):
+                    pass
+            assert await client.members() == []
+
+
+def test_a_client_that_cannot_hear_itself_is_no_member(bus: Bus) -> None:
+    with sbus.blocking.connect(bus.address, sender=True) as client:
+        client.control("echo/off")
+        refused = pytest.raises(sbus.GroupRefused, match="echo/off")
+        with refused, client.worker_group("g", "jobs", timeout_seconds=TIMEOUT_S):
+            pass
+        assert client.members(timeout_seconds=TIMEOUT_S) == []
+
+
+def test_members_that_rules_hide_from_each_other_are_refused(tmp_path: Path) -> None:
+    configuration = tmp_path / "sbus.toml"
+    configuration.write_text('[[rules]]\ndeny = ["subscribe"]\nkeys = ["!/presence/*/g.*"]\n')
+    with (
+        running_bus(tmp_path, "--config", str(configuration)) as bus,
+        sbus.blocking.connect(bus.address, sender=True) as client,
+    ):
+        refused = pytest.raises(sbus.GroupRefused, match="cannot see")
+        with refused, client.worker_group("g", "jobs", timeout_seconds=TIMEOUT_S):
+            pass
