@@ -12,9 +12,10 @@ from sbus.client.group_jobs import GroupJobs
 from sbus.client.link import REASON_SECONDS_MAX
 from sbus.client.message_queue import MessageQueue
 from sbus.client.names import raise_refusal
+from sbus.client.routes import spelling
 from sbus.errors import Disconnected
-from sbus.protocol.packets import encode_publish, encode_subscribe
-from sbus.protocol.worker_groups import HELLO, Group, done
+from sbus.protocol.packets import SUBSCRIBE_WORD, encode_publish, encode_subscribe
+from sbus.protocol.worker_groups import Group, done
 
 MESSAGES_AT_ONCE = 1024
 
@@ -65,12 +66,17 @@ class WorkerGroup:
         deadline = Deadline(timeout_seconds)
         if self._jobs.has_room:
             self._io.read_ahead(MESSAGES_AT_ONCE)
-            for item in self._queue.take_many(MESSAGES_AT_ONCE):
-                self._jobs.feed(item)
+            self._feed(self._queue.take_many(MESSAGES_AT_ONCE), deadline)
         while (job := self._jobs.take()) is None:
-            for item in self._io.take_many(self._queue, MESSAGES_AT_ONCE, deadline):
-                self._jobs.feed(item)
+            self._feed(self._io.take_many(self._queue, MESSAGES_AT_ONCE, deadline), deadline)
         return Job(self._io, self._jobs, job)
+
+    def _feed(self, items: list[Any], deadline: Deadline) -> None:
+        for item in items:
+            self._jobs.feed(item)
+        if self._jobs.must_answer:
+            self._io.send(encode_publish(self._jobs.group.key, self._jobs.group.here), deadline)
+            self._jobs.must_answer = False
 
     def __iter__(self) -> Self:
         return self
@@ -91,7 +97,8 @@ def working(
     """Be a member within the block, for the jobs that match these `SUB`."""
     link = io.link
     io.ask(link.barrier, deadline)
-    group = Group(name, link.identity().uid)
+    patterns = (spelling(packet.removeprefix(SUBSCRIBE_WORD)) for packet in packets)
+    group = Group(name, link.identity().uid, patterns)
     queue = link.new_queue("report")
     own = [encode_subscribe(group.key), encode_subscribe(group.presence)]
     with subscribed(io, [*packets, *own], queue, deadline):
@@ -113,7 +120,7 @@ def _join(
     request = link.inbox.names.join(jobs.name, None)
     io.ask(request, deadline)
     raise_refusal(request)
-    io.send(encode_publish(jobs.group.key, HELLO), deadline)
+    io.send(encode_publish(jobs.group.key, jobs.group.hello), deadline)
     io.ask(link.barrier, deadline)
     for item in queue.take_many(len(queue) or 1):
         jobs.feed(item)

@@ -21,7 +21,7 @@ from sbus.errors import ConfigurationError, GroupRefused, SbusError
 from sbus.protocol.packets import Message, Sender
 from sbus.protocol.presence import Member, parse_change
 from sbus.protocol.presence_keys import PRESENCE
-from sbus.protocol.worker_groups import HELLO, ID_BYTES, Group, parse_done
+from sbus.protocol.worker_groups import ID_BYTES, Group, is_hello, is_here, parse_done
 
 _LONG_AGO = -1
 """A place before that of any job that this member knows."""
@@ -63,6 +63,8 @@ class GroupJobs:
         self._own: int | None = None
         """The client number of this member, once it is one."""
         self._is_heard = False
+        self.must_answer = False
+        """Another member has said `hello`: say `here`, so that it learns what it cannot see."""
         self._held: dict[int, _Held] = {}
         self._bytes = 0
         """Of keys and payloads."""
@@ -132,8 +134,11 @@ class GroupJobs:
             held = self._held.get(place)
             if held is not None and held.owner == sender.client:
                 self._forget(place)
-        elif message.payload == HELLO and sender.client == self._own:
-            self._is_heard = True
+        elif is_hello(message):
+            self._is_heard = self._is_heard or sender.client == self._own
+            self.must_answer = self._own not in (None, sender.client)
+        elif is_here(message) and message.payload != self.group.here:
+            raise GroupRefused("the other members of the group have other patterns for its jobs")
 
     def _add(self, job: Job) -> None:
         self._bytes += len(job.key) + len(job.payload)
@@ -158,7 +163,7 @@ class GroupJobs:
         return max(knowing, key=lambda client: _score(place, client))
 
     def check_joined(self) -> None:
-        """Raise GroupRefused unless this member has seen its own name and heard its own HELLO."""
+        """Raise GroupRefused unless this member has seen its own name and heard itself."""
         if self._own is None:
             raise GroupRefused("this client cannot see the names of the group's members")
         if not self._is_heard:

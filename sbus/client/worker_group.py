@@ -14,10 +14,11 @@ from sbus.client.link import REASON_SECONDS_MAX
 from sbus.client.member_watch import list_members
 from sbus.client.message_queue import MessageQueue
 from sbus.client.names import raise_refusal
+from sbus.client.routes import spelling
 from sbus.client.subscription import subscribed
 from sbus.errors import Disconnected
-from sbus.protocol.packets import encode_publish, encode_subscribe
-from sbus.protocol.worker_groups import HELLO, Group, done
+from sbus.protocol.packets import SUBSCRIBE_WORD, encode_publish, encode_subscribe
+from sbus.protocol.worker_groups import Group, done
 
 MESSAGES_AT_ONCE = 1024
 
@@ -67,12 +68,17 @@ class WorkerGroup:
         await checkpoint()
         if self._jobs.has_room:
             self._io.read_ahead(MESSAGES_AT_ONCE)
-            for item in self._queue.take_many(MESSAGES_AT_ONCE):
-                self._jobs.feed(item)
+            await self._feed(self._queue.take_many(MESSAGES_AT_ONCE))
         while (job := self._jobs.take()) is None:
-            for item in await self._io.take_many(self._queue, MESSAGES_AT_ONCE):
-                self._jobs.feed(item)
+            await self._feed(await self._io.take_many(self._queue, MESSAGES_AT_ONCE))
         return Job(self._io, self._jobs, job)
+
+    async def _feed(self, items: list[Any]) -> None:
+        for item in items:
+            self._jobs.feed(item)
+        if self._jobs.must_answer:
+            await self._io.send(encode_publish(self._jobs.group.key, self._jobs.group.here))
+            self._jobs.must_answer = False
 
     def __aiter__(self) -> Self:
         return self
@@ -93,7 +99,8 @@ async def working(
     """Be a member within the block, for the jobs that match these `SUB`."""
     link = io.link
     await io.ask(link.barrier)
-    group = Group(name, link.identity().uid)
+    patterns = (spelling(packet.removeprefix(SUBSCRIBE_WORD)) for packet in packets)
+    group = Group(name, link.identity().uid, patterns)
     queue = link.new_queue("report")
     own = [encode_subscribe(group.key), encode_subscribe(group.presence)]
     async with subscribed(io, [*packets, *own], queue):
@@ -113,7 +120,7 @@ async def _join(io: AsyncLink[Any], queue: MessageQueue[Any], jobs: GroupJobs) -
     request = link.inbox.names.join(jobs.name, None)
     await io.ask(request)
     raise_refusal(request)
-    await io.send(encode_publish(jobs.group.key, HELLO))
+    await io.send(encode_publish(jobs.group.key, jobs.group.hello))
     await io.ask(link.barrier)
     for item in queue.take_many(len(queue) or 1):
         jobs.feed(item)

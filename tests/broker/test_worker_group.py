@@ -114,6 +114,22 @@ async def test_jobs_go_to_one_member_until_it_leaves(bus: Bus) -> None:
 
 
 @on_both_event_loops
+async def test_a_member_with_other_jobs_than_the_others_is_refused(bus: Bus) -> None:
+    with anyio.fail_after(TIMEOUT_S):
+        async with (
+            sbus.connect(bus.address, sender=True) as first,
+            sbus.connect(bus.address, sender=True) as second,
+            first.worker_group("g", "jobs") as jobs,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(jobs.receive)
+            with pytest.raises(sbus.GroupRefused, match="other patterns"):
+                async with second.worker_group("g", "other") as others:
+                    await others.receive()
+            tasks.cancel_scope.cancel()
+
+
+@on_both_event_loops
 async def test_a_busy_member_that_holds_publishers_does_not_hold_itself(small_bus: Bus) -> None:
     """It reads between its jobs, so that it can send that they are done."""
     with anyio.fail_after(TIMEOUT_S):

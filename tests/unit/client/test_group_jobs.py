@@ -13,10 +13,11 @@ from sbus.client.message_queue import Lost
 from sbus.errors import ConfigurationError, GroupRefused, MessagesLost, PacketRefused
 from sbus.protocol.packets import Message, Sender, parse_server_packet
 from sbus.protocol.presence import LEFT, Member
-from sbus.protocol.worker_groups import HELLO, ID_BYTES, Group, done
+from sbus.protocol.worker_groups import ID_BYTES, Group, done
 
 UID, GID = 7, 8
-GROUP = Group(b"resizers", UID)
+JOBS = (b"jobs",)
+GROUP = Group(b"resizers", UID, JOBS)
 MANY = 10_000
 PUBLISHER = 99
 """The client number of the program that publishes jobs."""
@@ -63,7 +64,7 @@ class World:
         member = Member(UID, jobs.name, self.clients, GID, self.clients)
         self.workers[self.clients] = Worker(member, jobs, len(self.stream))
         self.say(member.join_message(), self.clients)
-        self.say(b"MSG %b\0%b" % (GROUP.key, HELLO), self.clients)
+        self.say(b"MSG %b\0%b" % (GROUP.key, GROUP.hello), self.clients)
 
     def leave(self, worker: Worker) -> None:
         del self.workers[worker.member.client]
@@ -227,8 +228,27 @@ class TestFaults:
             world.workers[1].jobs.feed(Message(b"jobs", b"x"))
 
     def test_a_member_that_cannot_be_seen_ends_it(self, world: World) -> None:
-        world.say(b"MSG %b\0%b" % (GROUP.key, HELLO), client=55)
+        world.say(b"MSG %b\0%b" % (GROUP.key, GROUP.hello), client=55)
         with pytest.raises(GroupRefused, match="client 55"):
+            world.read(world.workers[1], MANY)
+
+    def test_members_answer_a_new_one(self, world: World) -> None:
+        first = world.workers[1].jobs
+        assert not first.must_answer
+        world.join()
+        for worker in world.workers.values():
+            world.read(worker, MANY)
+        assert [worker.jobs.must_answer for worker in world.workers.values()] == [True, False]
+
+    def test_a_member_with_other_jobs_than_the_others_is_refused(self, world: World) -> None:
+        world.join()
+        other = Group(b"resizers", UID, [*JOBS, b"more"])
+        world.say(b"MSG %b\0%b" % (GROUP.key, GROUP.here), client=2)
+        world.read(world.workers[1], MANY)
+        world.say(b"MSG %b\0%b" % (GROUP.key, other.hello), client=2)
+        world.read(world.workers[1], MANY)  # the new one will learn it from the answer
+        world.say(b"MSG %b\0%b" % (GROUP.key, other.here), client=2)
+        with pytest.raises(GroupRefused, match="other patterns"):
             world.read(world.workers[1], MANY)
 
     def test_another_user_says_nothing(self, world: World) -> None:
@@ -282,10 +302,13 @@ class TestNames:
         assert GROUP.has_member(UID, GROUP.member_name(member_id))
         assert not GROUP.has_member(UID + 1, GROUP.member_name(member_id))
         for group in (b"resizer", b"resizers.0123456789abcdef"):
-            assert not GROUP.has_member(UID, Group(group, UID).member_name(member_id))
+            assert not GROUP.has_member(UID, Group(group, UID, JOBS).member_name(member_id))
+
+    def test_do_not_depend_on_the_order_of_patterns(self) -> None:
+        assert Group(b"g", UID, [b"a", b"b"]).here == Group(b"g", UID, [b"b", b"a", b"b"]).here
 
     @pytest.mark.parametrize("name", [b"a/b", b"x" * 48, b"a*"])
     def test_have_a_form(self, name: bytes) -> None:
-        Group(b"x" * 47, UID)
+        Group(b"x" * 47, UID, JOBS)
         with pytest.raises(PacketRefused, match="bad-name"):
-            Group(name, UID)
+            Group(name, UID, JOBS)
