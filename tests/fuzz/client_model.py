@@ -111,7 +111,7 @@ class ClientModel:
             self.told.append(b"CMSG !/sync\0" + packet.partition(b"\0")[2][:64])
         elif text in ECHO:
             self.echo = ECHO[text]
-        elif text not in SETTINGS and not _is_age(text):
+        elif text not in SETTINGS and not is_age(text):
             return "unknown-control"
         return ""
 
@@ -179,7 +179,8 @@ class ClientModel:
         return found
 
 
-def _is_age(control: bytes) -> bool:
+def is_age(control: bytes) -> bool:
+    """Whether it is a control key that chooses an age."""
     age = AGE.fullmatch(control)
     return age is not None and int(age[1]) <= AGE_MS_MAX
 

@@ -37,8 +37,10 @@ CONTROLS = [
 ]
 PAYLOADS = [b"", b"", b"x", b"\0", b"\0\0x", b"MSG a\0b", b"\xff" * 40, b"0123456789" * 30]
 FIRST_WORDS = [b"MSG", b"SUB", b"UNSUB", b"CMSG", b"msg ", b"SUB\t", b"MSG  ", b"CSUB ", b" MSG "]
-_SHORT_AGE = re.compile(rb"CMSG age/[1-9][0-9]{0,4}(?![0-9])")
-"""With an age below 100 seconds, what is lost would depend on the speed of the machine."""
+_AGE = re.compile(rb"CMSG age/([1-9][0-9]*)")
+_AGE_MS_MIN = 100_000
+"""With less, what is lost would depend on the speed of the machine."""
+_AGE_MS_MAX = 86_400_000
 RECENT_TEXTS = 4
 """Keys and patterns that are likely to be used again, so that what was said twice is taken back."""
 
@@ -46,7 +48,8 @@ RECENT_TEXTS = 4
 class PacketMaker:
     """A row of packets, determined by `seed`; `limits` says where the boundaries are.
 
-    Makers that share `recent` use each other's keys and patterns.
+    Makers that share `recent` use each other's keys and patterns. With `has_ages`, clients choose
+    ages; then messages may wait in their backlogs, because they get no large buffers.
     """
 
     def __init__(
@@ -57,12 +60,15 @@ class PacketMaker:
         reserved: Sequence[bytes] = RESERVED,
         controls: Sequence[bytes] = CONTROLS,
         recent: list[bytes] | None = None,
+        *,
+        has_ages: bool = False,
     ) -> None:
         self._chance = random.Random(seed)
         self._separator = separator
         self._limits = limits
         self._reserved = reserved
         self._controls = controls
+        self._has_ages = has_ages
         self._last = b""
         self._recent = [b""] * RECENT_TEXTS if recent is None else recent
         self._damages: list[Callable[[bytes], bytes]] = [
@@ -90,7 +96,9 @@ class PacketMaker:
         if self._chance.random() < 0.004:
             packet = self._of_limit_size(packet)
         self._last = packet
-        return b"CMSG age/0" if _SHORT_AGE.match(packet) else packet
+        age = _AGE.match(packet)
+        ms_min = _AGE_MS_MIN if self._has_ages else _AGE_MS_MAX + 1
+        return b"CMSG age/0" if age and int(age[1]) < ms_min else packet
 
     # -- packets ---------------------------------------------------------------------------------
     def _well_formed(self) -> bytes:

@@ -41,7 +41,7 @@ room."""
 def maker_of(seed: int) -> tuple[str, PacketMaker]:
     """The dialect of a seed's campaign, and its packets."""
     dialect = "dot" if seed % 2 else "slash"
-    return dialect, PacketMaker(seed, DIALECTS[dialect].separator, LIMITS)
+    return dialect, PacketMaker(seed, DIALECTS[dialect].separator, LIMITS, has_ages=True)
 
 
 def through_parser(seed: int, count: int) -> Counter[str]:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 
 from sbus.limits import Limits
 from sbus.protocol.keys import DIALECTS, Dialect
-from tests.fuzz.client_model import NOTICES_ON, ClientModel, key_of
+from tests.fuzz.client_model import NOTICES_ON, SETTINGS, ClientModel, is_age, key_of
 from tests.fuzz.one_process_bus import WORKERS, OneProcessBus, Peer
 from tests.fuzz.verdicts import judge
 from tests.support.senders import without_sender
@@ -27,6 +27,8 @@ PACKETS_PER_ROUND_MAX = 25
 """Of one client; all of it fits into the sockets of those who receive it."""
 ROUNDS_PER_CHECK = 20
 ROUNDS_PER_COMPARISON = 3
+SOFT = b"blocking/soft/"
+QUEUE = SOFT + b"queue"
 OWN_IDS = (b"100", b"1000", b"4711")
 
 
@@ -35,6 +37,9 @@ class FuzzedClient(ClientModel):
 
     def __init__(self, peer: Peer, dialect: Dialect, limits: Limits) -> None:
         super().__init__(dialect, limits, OWN_IDS)
+        self._soft = QUEUE
+        self._has_age = False
+        """Once it had one, something may wait in its backlog."""
         self.peer = peer
         self._limits = limits
         if dialect.has_control_messages:
@@ -44,9 +49,23 @@ class FuzzedClient(ClientModel):
         super().begin_round()
         self._echoes = {self.echo}
 
+    def begins_to_lose(self, packet: bytes) -> bool:
+        """Whether messages would be lost because of this choice: it has an age, and what finds
+        others in its backlog is not queued."""
+        if not self._dialect.has_control_messages:
+            return False
+        _, key, _ = judge(packet, self._dialect, self._limits)
+        soft = key if key in SETTINGS and key.startswith(SOFT) else self._soft
+        return (self._has_age or is_age(key)) and soft != QUEUE
+
     def send(self, packet: bytes) -> None:
         self.peer.send(packet)
-        self.note(packet, judge(packet, self._dialect, self._limits))
+        verdict = judge(packet, self._dialect, self._limits)
+        if verdict.word == b"CMSG":
+            self._has_age |= is_age(verdict.text)
+            if verdict.text in SETTINGS and verdict.text.startswith(SOFT):
+                self._soft = verdict.text
+        self.note(packet, verdict)
         self._echoes.add(self.echo)
 
     def check(self, received: list[bytes], others: list[bytes], *, compare: bool) -> None:
@@ -109,7 +128,10 @@ class Sessions:
             client.begin_round()
             count = min(self._chance.randint(0, PACKETS_PER_ROUND_MAX), packets_max - sent)
             while count and not client.code:
-                client.send(next(self._packets))
+                packet = next(self._packets)
+                if client.begins_to_lose(packet):
+                    continue
+                client.send(packet)
                 count -= 1
                 sent += 1
             # Who leaves behind an empty packet may have sent nothing but the end.
