@@ -42,15 +42,20 @@ class Deadline:
 
 
 class _Call:
-    """A block in which one thread is in a call. Raises RuntimeError while another one is."""
+    """A block in which one thread is in a call. Raises RuntimeError while another one is, or waits
+    for it if the connection is being closed."""
 
     def __init__(self) -> None:
         self.in_use = threading.RLock()
         """Held by that thread; its signal handlers may call, too."""
+        self.is_closing = False
+        """The connection is being closed."""
 
     def __enter__(self) -> None:
         if not self.in_use.acquire(False):
-            raise RuntimeError("another thread uses this connection: give each one of its own")
+            if not self.is_closing:
+                raise RuntimeError("another thread uses this connection: give each one of its own")
+            self.in_use.acquire()
 
     def __exit__(self, *_: object) -> None:
         self.in_use.release()
@@ -67,6 +72,7 @@ class BlockingLink(Generic[Item]):
 
     def close(self) -> None:
         """Close the connection, also while another thread is in a call."""
+        self.call.is_closing = True
         if not self.call.in_use.acquire(False):
             self.link.shut_down()
             self._closing.set()

@@ -47,7 +47,7 @@ def main() -> None:
         pool.close()
         pool.join()
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu_us = 1e6 * (usage.ru_utime + usage.ru_stime) / tally["packets"]
+    cpu_us = 1e6 * (usage.ru_utime + usage.ru_stime) / max(1, tally["packets"])
     seconds = time.monotonic() - began_at
     settings = {setting_of(seed) for seed in seeds}
     print(
