@@ -16,7 +16,11 @@ from tests.support.event_loops import on_both_event_loops
 
 TIMEOUT_S = 20.0
 JOBS = 60
-MANY_JOBS = 2_000
+MANY_JOBS = 500
+SMALL_BACKLOGS = (
+    *("--limit", "backlog_messages_max=100"),
+    *("--limit", "user_held_seconds_max=60"),
+)
 BEFORE_DEATH = 4
 """Jobs that a member does before it hangs with the next one."""
 
@@ -151,7 +155,7 @@ async def test_a_busy_member_that_holds_publishers_does_not_hold_itself(small_bu
 @pytest.fixture
 def small_bus(tmp_path: Path) -> Iterator[Bus]:
     """With small backlogs."""
-    with running_bus(tmp_path, "--limit", "backlog_messages_max=100") as bus:
+    with running_bus(tmp_path, *SMALL_BACKLOGS) as bus:
         yield bus
 
 
