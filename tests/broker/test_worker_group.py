@@ -16,7 +16,7 @@ from tests.support.event_loops import on_both_event_loops
 
 TIMEOUT_S = 20.0
 JOBS = 60
-MANY_JOBS = 500
+MANY_JOBS = 2_000
 SMALL_BACKLOGS = (
     *("--limit", "backlog_messages_max=100"),
     *("--limit", "user_held_seconds_max=60"),
