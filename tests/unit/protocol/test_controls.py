@@ -10,7 +10,7 @@ def test_the_control_keys_a_client_may_send() -> None:
         frozenset(
             {
                 *(b"!/cred/whoami", b"!/me", b"!/sync", b"echo/on", b"echo/off", b"!/notices/on"),
-                *(b"!/join", b"!/leave", b"!/members"),
+                *(b"!/join", b"!/leave", b"!/members", b"sender/on", b"sender/off"),
                 *(b"blocking/soft/queue", b"blocking/soft/discard"),
                 *(b"blocking/soft/block", b"blocking/soft/error"),
                 *(b"blocking/hard/discard", b"blocking/hard/block", b"blocking/hard/error"),

@@ -73,6 +73,9 @@ def test_a_client_that_waits_for_its_rate_is_handed_over_behind_its_messages(
     reader = bus.connect(1)
     reader.send(b"SUB k")
     bus.settle()
+    bus.connect(0).send(b"MSG k\0")  # so that it is known how fast the other worker walks
+    settle_in(bus, advance, 1 / PER_SECOND)
+    assert reader.read() == [b"MSG k\0"]
     peer = connect_limited(bus)
     bus.tell(0, HandOverClient(peer.number, 1, 0))
     bus.settle()
