@@ -29,14 +29,15 @@ hypothesis.settings.load_profile("sbus")
 
 
 class OneProcessForSpark(LoadFileScheduling):  # type: ignore[misc]
-    """Hands out the tests of one file together, and those of tests/pipeline, which share Spark.
+    """Hands out the tests of one file together, and those that share a Spark session.
 
     While these keep one processor busy, most of the others wait for processes of theirs.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        pipeline = "tests/pipeline"
-        return pipeline if nodeid.startswith(f"{pipeline}/") else nodeid.partition("::")[0]
+        file = nodeid.partition("::")[0]
+        has_spark = file.startswith("tests/pipeline/") and "/recorder/" not in file
+        return "tests/pipeline" if has_spark else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> OneProcessForSpark:
