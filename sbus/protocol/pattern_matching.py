@@ -35,9 +35,14 @@ def _expression(pattern: bytes, dialect: Dialect) -> bytes:
     ]
     if path.subtree:
         texts.append(b".*")
-    is_for_reserved = path.segments[:1] == (RESERVED_SEGMENT,) and not path.wildcards[0]
-    guard = b"" if is_for_reserved else b"(?!!(?:%b|\\Z))" % separator
-    return b"(?:%b%b)" % (guard, separator.join(texts))
+    return b"(?:%b%b)" % (_guard(path, dialect), separator.join(texts))
+
+
+def _guard(path: PatternPath, dialect: Dialect) -> bytes:
+    """What keeps a pattern from reserved keys, unless it is for them (`keys.is_reserved`)."""
+    if path.segments[:1] == (RESERVED_SEGMENT,) and not path.wildcards[0]:
+        return b""
+    return b"(?!(?:.*/)?!(?:/|\\Z))" if dialect.has_control_messages else b"(?!!)"
 
 
 def covers(wide: PatternPath, narrow: PatternPath) -> bool:

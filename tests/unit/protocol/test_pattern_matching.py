@@ -1,6 +1,6 @@
 """Matching in the client against the rules as docs/protocol.md words them."""
 
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from sbus.protocol.keys import DOT, SLASH, Dialect, parse_pattern
@@ -9,6 +9,7 @@ from sbus.protocol.secret_keys import begins_secret
 from tests.unit.routing.specification import dialects, matches, texts
 
 
+@example(patterns=[b""], key=b"!a")
 @given(patterns=st.lists(texts.filter(lambda it: not begins_secret(it)), max_size=4), key=texts)
 def test_matches_as_the_specification_says(patterns: list[bytes], key: bytes) -> None:
     for dialect in (SLASH, DOT):
