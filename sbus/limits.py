@@ -152,8 +152,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     `block` acts as `discard`."""
     fan_out_us_max: Reloadable[NotNegative] = 500
     """CPU time of each worker that a message takes on average for one other user's clients while
-    that worker is busy: enough to wake some 150 readers. Messages to at most 8 clients of a worker
-    do not count."""
+    that worker is busy: enough to wake some 150 readers. Of more workers than processors each has
+    its share: four on two processors, half of it. Messages to at most 8 clients of a worker do not
+    count."""
     held_window_seconds: Silence = 60.0
     """The "any minute" of `user_held_seconds_max`."""
     users_max: Places = 1_024

@@ -10,7 +10,9 @@ delivery takes beyond an ordinary one counts `_EXCESS_FACTOR` times more. The pa
     by any time                                          one part in `TIME_SHARE`
 
 Time pays once for all pairs of the same recipient. Its small part is for messages that are rare,
-when others keep the worker busy.
+when others keep the worker busy. Where workers share processors, messages and idle time pay only
+for a worker's share of one: all workers may deliver the same message, and a worker that waits for a
+processor seems to have nothing to do.
 
 If a pair owes more than `_BURST_NS`, messages are left out (`Outbox.leave_out`) until it owes half
 of that. A client that begins to miss messages costs as much as a delivery, and that is owed, too.
@@ -74,23 +76,27 @@ class Recipient(Protocol):
 
 
 class FanOutTimes:
-    """Of one worker. `words` is for the compiled step."""
+    """Of one worker, which has this share of a processor for itself. `words` is for the compiled
+    step."""
 
-    def __init__(self, us_per_message: int, small: int = _SMALL) -> None:
+    def __init__(
+        self, us_per_message: int, processor_share: float = 1.0, small: int = _SMALL
+    ) -> None:
         self.words = array("Q", bytes(8 * (_FIRST_PAIR + (_PAIR_WORDS << _PAIRS_BITS))))
         self.words[_SMALL_FAN_OUT] = self._small = small
         self.words[_FACTOR] = secrets.randbits(64) | 1
         """Nobody can find out which pairs share a place."""
+        self._processor_share = processor_share
         self._marked_ns = self._cpu_at_mark_ns = 0
         self.limit(us_per_message)
 
     def limit(self, us_per_message: int) -> None:
         """From now on a message pays for so much time."""
-        self.words[_NS_PER_MESSAGE] = 1000 * us_per_message
+        self.words[_NS_PER_MESSAGE] = int(1000 * us_per_message * self._processor_share)
 
     def note_sleep(self, slept_ns: int) -> None:
         """The worker had nothing to do for so long."""
-        self.words[_SLEPT_NS] += slept_ns
+        self.words[_SLEPT_NS] += int(slept_ns * self._processor_share)
 
     def sleep_in(self, poll: Callable[[float], _Ready], seconds_max: float) -> _Ready:
         """Call what sleeps until there is something to do, and note how long that was."""

@@ -1,5 +1,7 @@
 """What all parts of one worker share."""
 
+import os
+
 from sbus.broker.config.access_policy import KeyRules
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.delivery.fan_out_times import FanOutTimes
@@ -47,7 +49,9 @@ class WorkerContext:
         self.receipts = ReceiptTable(memory.receipts, memory.workers, worker)
         self.statistics = WorkerStatistics(counters_of(memory.statistics, worker))
         self.send_times = SendTimes(limits.users_max + 1, self.statistics)
-        self.fan_out_times = FanOutTimes(limits.fan_out_us_max)
+        processors = len(os.sched_getaffinity(0))
+        processor_share = min(1.0, processors / memory.workers)
+        self.fan_out_times = FanOutTimes(limits.fan_out_us_max, processor_share)
         self.origin = Origin()
         self.link = link
         self.emitter = emitter

@@ -91,9 +91,9 @@ class Guard:
 class Scene:
     """A worker, and the clients of users."""
 
-    def __init__(self, clock: Clock, small: int = 0) -> None:
+    def __init__(self, clock: Clock, small: int = 0, processor_share: float = 1.0) -> None:
         self.clock = clock
-        self.times = FanOutTimes(PER_MESSAGE_US, small=small)
+        self.times = FanOutTimes(PER_MESSAGE_US, processor_share, small)
         self.times.words[fan_out_times._FACTOR] = 1 << 54  # the place is the recipient's account
         self.progress = array("Q", [0])
         self._slots = 0
@@ -149,6 +149,28 @@ def test_what_messages_take_is_a_burst_and_what_they_pay_for(scene: Scene) -> No
     paid_ns = 1_000 * PER_MESSAGE_US * US + scene.clock.now_ns // TIME_SHARE
     assert scene.clock.now_ns == pytest.approx(paid_ns + BURST_NS, abs=BURST_NS // 2)
     assert all(map(left_out, others)), "whole messages are left out, not always the same clients"
+
+
+def test_where_workers_share_processors_messages_pay_less(clock: Clock) -> None:
+    scene = Scene(clock, processor_share=0.25)
+    others = [scene.outbox(2, 2, 10 * US) for _ in range(40)]
+    for _ in range(1_000):
+        scene.publish(1, others)
+    paid_ns = 250 * PER_MESSAGE_US * US + clock.now_ns // TIME_SHARE
+    assert clock.now_ns == pytest.approx(paid_ns + BURST_NS, abs=BURST_NS // 2)
+
+
+def test_where_workers_share_processors_sleep_pays_less(clock: Clock) -> None:
+    scene = Scene(clock, processor_share=0.25)
+    scene.times.limit(0)
+    many = scene.outbox(2, 2, 10 * US)
+    scene.publish(1, [many] * 502)  # the last is beyond the burst, of which half is to be paid
+    scene.sleep(7 * MS)
+    scene.publish(1, [many])
+    assert left_out(many) == 2
+    scene.sleep(3 * MS)
+    scene.publish(1, [many])
+    assert left_out(many) == 2
 
 
 def test_what_is_left_out_is_over_when_half_is_paid(scene: Scene) -> None:
