@@ -244,6 +244,9 @@ def test_rules_say_who_sees_whom_and_what_a_will_may_say(tmp_path: Path) -> None
         running_bus(tmp_path, "--config", str(configuration)) as bus,
         clients_on_each(bus, 2, 2) as ((watcher, hidden), (_, seen)),
     ):
+        watcher.control(b"!/notices/on")
+        watcher.sub(b"!/presence/*/hidden-1")
+        assert watcher.receive().startswith(b"CMSG !/error\0not-allowed ")
         watcher.sub(EVERYBODY)
         watcher.whoami()
         assert join(hidden, b"x", b"forbidden/key\0") == "not-allowed"

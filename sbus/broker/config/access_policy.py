@@ -9,8 +9,8 @@ Workers know keys: `KeyRules` finds the rules that apply to a key. It caches the
 for all clients together, because clients choose the keys. The front hands the set of a peer's rules
 to the worker, encoded as bytes.
 
-Rules with keys never apply to secret messages, whose keys name their recipients. Rules without keys
-apply to every message.
+Rules with keys never apply to secret messages, whose keys name their recipients. To messages that
+tell of names apply those with presence keys. Rules without keys apply to every message.
 """
 
 from collections.abc import Callable, Sequence
@@ -112,12 +112,16 @@ class KeyRules:
         self._about_blocking = _about(Permission.BLOCK, rules)
         self._without_patterns = _rule_set(rules, lambda rule: not rule.patterns)
         self._paths = [
-            [path for pattern in rule.patterns if (path := parse_pattern(pattern, dialect))]
+            [
+                (path, is_reserved(pattern, dialect))
+                for pattern in rule.patterns
+                if (path := parse_pattern(pattern, dialect))
+            ]
             for rule in rules
         ]
         self._index: PatternIndex[int] = PatternIndex(dialect)
         for number, paths in enumerate(self._paths):
-            for path in paths:
+            for path, _ in paths:
                 self._index.add(path, number)
         self._cache: RouteCache[RuleSet] = RouteCache(self._find, cache_bytes_max)
 
@@ -151,14 +155,17 @@ class KeyRules:
         are denied one by one."""
         rules = profile.subscribe
         path = parse_pattern(pattern, self._dialect)
-        if path is None or is_reserved(pattern, self._dialect):
+        if path is None:
             return _last_if_denying(rules & self._without_patterns, self._allowing)
+        matches_reserved = is_reserved(pattern, self._dialect)
         while rules:
             last = rules.bit_length() - 1
             allows = self._allowing >> last & 1
             compare = overlap if allows else contains
-            paths = self._paths[last]
-            if not paths or any(compare(own, path) for own in paths):
+            if self._without_patterns >> last & 1 or any(
+                of_reserved == matches_reserved and compare(own, path)
+                for own, of_reserved in self._paths[last]
+            ):
                 return None if allows else last
             rules ^= 1 << last
         return None

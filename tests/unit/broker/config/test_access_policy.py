@@ -29,8 +29,14 @@ KEYS = st.lists(st.sampled_from(["a", "b", "ab", "!x", ""]), min_size=1, max_siz
     lambda parts: "/".join(parts).encode()
 )
 SECRET_KEYS = st.sampled_from([b"!/cred////a", b"!/cred//1//a/b"])
+NAME_KEYS = st.sampled_from([b"!/presence/1/a", b"!/presence/1/ab", b"!/presence/2/a"])
+NAME_PATTERNS = st.one_of(
+    NAME_KEYS, st.sampled_from([b"!/presence/%b" % it for it in (b"*/*", b"*/a", b"1/*", b"1/a*")])
+)
 PATTERNS = st.one_of(
-    KEYS, st.sampled_from([b"", b"a/", b"*", b"*/", b"a*", b"*/b", b"a/*/", b"a*/", b"/"])
+    KEYS,
+    st.sampled_from([b"", b"a/", b"*", b"*/", b"a*", b"*/b", b"a/*/", b"a*/", b"/"]),
+    NAME_PATTERNS,
 )
 RULES = st.lists(
     st.builds(
@@ -77,7 +83,7 @@ def decision(rules: list[AccessRule], verb: Permission) -> bool:
     return allowed
 
 
-@given(RULES, IDS, st.frozensets(IDS), st.one_of(KEYS, SECRET_KEYS), st.booleans())
+@given(RULES, IDS, st.frozensets(IDS), st.one_of(KEYS, SECRET_KEYS, NAME_KEYS), st.booleans())
 def test_the_last_rule_that_applies_decides(
     rules: list[AccessRule], uid: int, groups: frozenset[int], key: bytes, remembering: bool
 ) -> None:
@@ -123,7 +129,7 @@ def test_a_client_without_rules_about_a_permission_has_an_empty_profile() -> Non
 # -- SUB -------------------------------------------------------------------------------------------
 
 
-@given(RULES, PATTERNS, st.one_of(KEYS, PATTERNS))
+@given(RULES, PATTERNS, st.one_of(KEYS, PATTERNS, NAME_KEYS))
 def test_only_patterns_without_any_deliverable_message_are_refused(
     rules: list[AccessRule], pattern: bytes, key: bytes
 ) -> None:
@@ -186,6 +192,32 @@ def test_only_rules_without_keys_apply_to_secret_messages(
     assert keys.denied_by(profile.publish, b"!/cred////a") == denied_by
     assert keys.may_receive(profile.subscribe, b"!/cred////a") == keyed
     assert keys.subscribe_denied_by(profile, b"!/cred////") == denied_by
+
+
+@pytest.mark.parametrize(
+    ("pattern", "denied_by"),
+    [
+        ("!/presence/1/a", 1),
+        ("!/presence/1/ab*", 1),
+        ("!/presence/1/*", None),  # the last rule allows some of it
+        ("!/presence/1/public", None),
+        ("!/presence/2/a", None),
+        ("!/cred////", None),
+        ("a/b/c/d", 0),
+        ("*/", 0),  # what the last rules allow and deny is not about ordinary messages
+    ],
+)
+def test_what_tells_of_names_is_compared_with_rules_about_that_alone(
+    pattern: str, denied_by: int | None
+) -> None:
+    rules = [
+        rule(False, Permission.SUBSCRIBE, keys="*/"),
+        rule(False, Permission.SUBSCRIBE, keys="!/presence/1/* x"),
+        rule(True, Permission.SUBSCRIBE, keys="!/presence/*/public"),
+    ]
+    keys = KeyRules(rules, SLASH, 0)
+    profile = keys.profile((1 << len(rules)) - 1)
+    assert keys.subscribe_denied_by(profile, pattern.encode()) == denied_by
 
 
 def test_patterns_are_split_as_the_dialect_says() -> None:
