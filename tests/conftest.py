@@ -28,6 +28,30 @@ hypothesis.settings.register_profile("thorough", deadline=None, max_examples=2_0
 hypothesis.settings.load_profile("sbus")
 
 
+# Files whose tests take longest begin first, so that no process ends long before the others.
+LONGEST = (
+    "tests/pipeline/test_spark_processes.py",
+    "tests/pipeline/test_spark_cluster.py",
+    "tests/pipeline/",
+    "tests/model/",
+    "tests/broker/test_resuming.py",
+    "tests/broker/test_upgrade.py",
+    "tests/hostile/",
+    "tests/simulation/",
+    "tests/deploy/",
+    "tests/broker/",
+)
+WITH_ONE_SPARK_SESSION = tuple(f"tests/pipeline/{folder}/" for folder in ("cli", "jobs", "spark"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def rank(item: pytest.Item) -> int:
+        ranks = (rank for rank, start in enumerate(LONGEST) if item.nodeid.startswith(start))
+        return next(ranks, len(LONGEST))
+
+    items.sort(key=rank)
+
+
 class OneProcessForSpark(LoadFileScheduling):  # type: ignore[misc]
     """Hands out the tests of one file together, and those that share a Spark session.
 
@@ -35,12 +59,11 @@ class OneProcessForSpark(LoadFileScheduling):  # type: ignore[misc]
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        has_spark = file.startswith("tests/pipeline/") and "/recorder/" not in file
-        return "tests/pipeline" if has_spark else file
+        return "Spark" if nodeid.startswith(WITH_ONE_SPARK_SESSION) else nodeid.partition("::")[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> OneProcessForSpark:
+    config.option.loadscopereorder = False
     return OneProcessForSpark(config, log)
 
 

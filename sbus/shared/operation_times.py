@@ -10,6 +10,8 @@ showed when the operation began is not known, but what it showed at the last *ma
 callback that the operation is, or is a part of, began at most a millisecond later:
 
     CPU time of an operation <= min(its time, CPU time since the mark)
+
+A caller that has read the CPU clock before an operation can give what it showed then.
 """
 
 import time
@@ -58,13 +60,15 @@ class OperationTimes:
         """A tick or a callback begins. To be called if the last mark is `MARK_SECONDS` old."""
         self._cpu_at_mark = time.thread_time()
 
-    def record(self, kind: str, seconds: float, what: str = "") -> None:
+    def record(
+        self, kind: str, seconds: float, what: str = "", cpu_at_begin: float | None = None
+    ) -> None:
         """An operation of this kind took so long."""
         if seconds > self.seconds_ignored[kind]:
-            self._look_at(kind, seconds, what)
+            cpu_before = self._cpu_at_mark if cpu_at_begin is None else cpu_at_begin
+            self._look_at(kind, seconds, what, min(seconds, time.thread_time() - cpu_before))
 
-    def _look_at(self, kind: str, seconds: float, what: str) -> None:
-        cpu_seconds = min(seconds, time.thread_time() - self._cpu_at_mark)
+    def _look_at(self, kind: str, seconds: float, what: str, cpu_seconds: float) -> None:
         words, at = self._words, 2 * KINDS.index(kind)
         words[at] = max(words[at], int(seconds * 1e9))
         words[at + 1] = max(words[at + 1], int(cpu_seconds * 1e9))

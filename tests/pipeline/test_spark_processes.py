@@ -26,7 +26,7 @@ from tests.support.small_recording import SmallRecorder, numbered
 from tests.support.spark_program import JAVA_FOR_TESTS
 from tests.support.threads import meanwhile, wait_until
 
-KILLS = int(os.environ.get("SBUS_TEST_KILLS", "2"))
+KILLS = int(os.environ.get("SBUS_TEST_KILLS", "1"))
 SEED = int(os.environ.get("SBUS_TEST_SEED", "1"))
 START_SECONDS_MAX = 120.0
 BATCH_ROWS = 50
@@ -97,7 +97,7 @@ def test_a_stream_that_is_killed_at_any_instant_has_every_row_once(tmp_path: Pat
 def test_a_stream_that_is_killed_publishes_again_only_what_it_did_not_count(
     tmp_path: Path, bus: Bus
 ) -> None:
-    """Every second time the driver is killed while it publishes."""
+    """The first time and every second one after, the driver is killed while it publishes."""
     recording, checkpoint = tmp_path / "rec", tmp_path / "checkpoint"
     with SmallRecorder(recording) as recorder:
         recorder.record(numbered(PUBLISHED_ROWS))
@@ -118,7 +118,7 @@ def test_a_stream_that_is_killed_publishes_again_only_what_it_did_not_count(
                     "rows that are published",
                     timeout_s=START_SECONDS_MAX,
                 )
-                if kill % 2:
+                if kill % 2 == 0:
                     time.sleep(chance.uniform(0, 1.0))
             finally:
                 kill_tree(process)

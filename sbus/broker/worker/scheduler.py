@@ -115,10 +115,10 @@ class Scheduler:
         return ready is not None
 
     def _send_backlog(self, sender: BacklogSender) -> int:
-        began_at = time.perf_counter()
+        began_at, cpu_at_begin = time.perf_counter(), time.thread_time()
         cost, has_more = sender.outbox.send_backlog(self._context.settings.limits.quantum_units)
         seconds = time.perf_counter() - began_at
-        self._context.operations.record("backlog", seconds)
+        self._context.operations.record("backlog", seconds, cpu_at_begin=cpu_at_begin)
         cost = max(cost, int(seconds * UNITS_PER_SECOND))  # a client's filter may make sends slow
         self._fair_queue.charge(sender.uid, cost)
         if has_more:

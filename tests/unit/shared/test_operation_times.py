@@ -74,6 +74,16 @@ def test_the_longest_of_each_kind_is_kept(scene: Scene) -> None:
     ]
 
 
+def test_cpu_time_since_the_mark_does_not_count_if_that_at_the_begin_is_given(scene: Scene) -> None:
+    times = scene.process(1)
+    scene.run(0.04)
+    cpu_at_begin = scene.cpu
+    scene.run(0.03, cpu_seconds=0.001)
+    times.record("backlog", 0.03, cpu_at_begin=cpu_at_begin)
+    assert scene.longest(1) == [LongestOperation("backlog", 0.03, 0.001)]
+    assert not scene.reports
+
+
 def test_each_process_has_its_own(scene: Scene) -> None:
     processes = [scene.process(place) for place in range(PROCESSES)]
     for place, times in enumerate(processes):
