@@ -50,7 +50,8 @@ class MonitoredMessage(msgspec.Struct, frozen=True, kw_only=True):
     gid: int
     pid: int
     program: str
-    """The name of the publisher's program; "" if its process had ended."""
+    """The name of the publisher's program; "" if its process had ended, or the client had gone
+    before any of its messages was shown."""
     worker: int
 
 

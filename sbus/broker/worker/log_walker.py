@@ -49,7 +49,7 @@ class LogWalker:
         self._origin = context.origin
         self._receipts = context.receipts
         self._router = router
-        self._monitor = monitor
+        self.monitor = monitor
         self._log = log
         self._step = step
         self._cost: dict[int, int] = {}
@@ -106,7 +106,7 @@ class LogWalker:
     def _walk_ordinary(self, end: int, cost_max: float) -> int:
         """Walk over log blocks while they are ordinary; returns the cost."""
         total = 0
-        while not self._monitor.is_watched and self._log.cursor < end:
+        while not self.monitor.is_watched and self._log.cursor < end:
             piece_max = int(min(cost_max - total, _WALK_COST_PER_SHARE))
             cost = self._step.walk(end, self._cost, self._unpriced_bytes, piece_max)
             total += cost
@@ -166,7 +166,7 @@ class LogWalker:
             before = statistics.counts[ACCEPTED]
             deliveries = 0
             walked_bytes = BLOCK.size
-            timed_seconds = self._report_walked(entries) if self._monitor.is_watched else 0.0
+            timed_seconds = self._report_walked(entries) if self.monitor.is_watched else 0.0
             place = self._in_flight.begin_block(self._log.position) + 1
             for key, packet, number in entries:
                 origin.place = block_place + number
@@ -207,7 +207,7 @@ class LogWalker:
         began_at = time.perf_counter()
         at, numbers = self._log.cursor, self._log.entry_numbers()
         keys = [key for key, _, _ in entries]
-        self._monitor.walked(at, self._log.publisher(), numbers, keys, self._router.look_up)
+        self.monitor.walked(at, self._log.publisher(), numbers, keys, self._router.look_up)
         return time.perf_counter() - began_at
 
     def _share_progress(self) -> None:

@@ -5,6 +5,9 @@ number of recipients that they have for it when they walk over it; `sbus.protoco
 says how the two are joined. So every worker finds out for every key whether a stream selects it,
 and remembers that.
 
+What the bus publishes itself is shown as well: the messages that tell of names, and last wills. All
+of their recipients are counted in walks, those of the publisher's own worker too.
+
 The same reports are counted while a sample of traffic is taken (`traffic_sampler`).
 
 While any stream is open, no message is ordinary, and a message costs a look into a dict for each
@@ -14,12 +17,12 @@ no room, what it misses is only counted.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 from sbus.broker.events.stream_writer import StreamWriter
 from sbus.broker.ipc.worker_protocol import TrafficSample
-from sbus.broker.worker.publish_batch import PublishBatch
+from sbus.broker.worker.publish_batch import Message, PublishBatch
 from sbus.broker.worker.router import Route
 from sbus.broker.worker.session import Session
 from sbus.broker.worker.traffic_sampler import TrafficSampler
@@ -32,10 +35,12 @@ from sbus.protocol.admin_streams import (
 )
 from sbus.protocol.keys import Dialect, is_reserved, parse_pattern
 from sbus.protocol.packets import NUL
+from sbus.protocol.presence_keys import begins_presence
 from sbus.protocol.secret_keys import widened
 from sbus.protocol.text import to_text
 from sbus.routing.index import PatternIndex
 from sbus.routing.route_cache import RouteCache
+from sbus.shared.log_block import HAND_OVER, Publisher
 from sbus.unix.peer_process import peer_program
 
 _CACHE_BYTES_MAX = 1024 * 1024
@@ -70,18 +75,19 @@ class KeySelection:
         selected = self._cache.recent.get(key) or self._cache.look_up(key)
         return None if selected is _NOT_SELECTED else selected
 
-    def count(self, batch: PublishBatch) -> int:
-        """How many messages of a publish batch are selected."""
+    def count(self, messages: Sequence[Message]) -> int:
+        """How many of these messages are selected."""
         if self._index is None:
-            return len(batch.messages)
-        return sum(self.get(key) is not None for _, key, _ in batch.messages)
+            return len(messages)
+        return sum(self.get(key) is not None for _, key, _ in messages)
 
     def _find(self, key: bytes) -> tuple[tuple[str, bool], int]:
         """What is cached for a key, and the bytes that takes."""
         if self._index is not None and not self._index.match(key):
             return _NOT_SELECTED, 0
         text_bytes = _JSON_BYTES_PER_KEY_BYTE * len(key)
-        return (to_text(key), is_reserved(key, self._dialect)), text_bytes
+        is_secret = is_reserved(key, self._dialect) and not begins_presence(key)
+        return (to_text(key), is_secret), text_bytes
 
 
 class MessageStream:
@@ -149,8 +155,8 @@ class MessageMonitor:
 
     # -- what the sequencer reports ------------------------------------------------------------
     def place(self, order_ns: int, log_position: int, alive: int) -> None:
-        """The publish batch that comes next has its place: in the order at this time, in the log at
-        this position. It goes to those of its destinations that are alive."""
+        """What is published next has its place: in the order at this time, in the log at this
+        position. It goes to those of its destinations that are alive."""
         self._order = order_ns
         self._log_position = log_position
         self._alive = alive
@@ -159,11 +165,18 @@ class MessageMonitor:
         """The messages of a publish batch are about to be delivered."""
         if self._sampler is not None:
             self._sampler.published(batch)
+        self.announced(batch.session.publisher, batch.session, batch.messages)
+
+    def announced(
+        self, publisher: Publisher, session: Session | None, messages: Sequence[Message]
+    ) -> None:
+        """These messages are about to be delivered. `session` is the publisher's; None if it has
+        gone."""
         for stream in tuple(self._streams.values()):
             if stream.writer.has_room:
-                self._show_batch(stream, batch)
+                self._show(stream, publisher, session, messages)
             else:
-                stream.writer.count_missed(stream.selection.count(batch))
+                stream.writer.count_missed(stream.selection.count(messages))
 
     def walked(
         self,
@@ -184,7 +197,7 @@ class MessageMonitor:
             shown = [
                 (number, key)
                 for number, key in zip(numbers, keys, strict=True)
-                if NUL not in key and select(key) is not None
+                if key != HAND_OVER and select(key.removesuffix(NUL)) is not None
             ]
             if shown:
                 packet = Recipients(
@@ -197,11 +210,17 @@ class MessageMonitor:
                 stream.writer.send(packet, 0)
 
     # -- pieces --------------------------------------------------------------------------------
-    def _show_batch(self, stream: MessageStream, batch: PublishBatch) -> None:
+    def _show(
+        self,
+        stream: MessageStream,
+        publisher: Publisher,
+        session: Session | None,
+        messages: Sequence[Message],
+    ) -> None:
         select = stream.selection.get
         shown = _Shown()
         entry = -1
-        for packet, key, route in batch.messages:
+        for packet, key, route in messages:
             if route.mask:
                 entry += 1
             selected = select(key)
@@ -221,13 +240,14 @@ class MessageMonitor:
                 shown.payloads.append(packet[payload_at:])
                 shown.bytes += (len(packet) - payload_at) * 4 // 3
             if shown.bytes >= _FULL_BYTES:
-                self._send(stream, batch.session, shown)
+                self._send(stream, publisher, session, shown)
                 shown = _Shown()
         if shown.keys:
-            self._send(stream, batch.session, shown)
+            self._send(stream, publisher, session, shown)
 
-    def _send(self, stream: MessageStream, session: Session, shown: "_Shown") -> None:
-        own = session.credentials
+    def _send(
+        self, stream: MessageStream, publisher: Publisher, session: Session | None, shown: _Shown
+    ) -> None:
         source = stream.writer.source
         payloads = b"".join(shown.payloads)
         is_elsewhere = any(shown.workers)
@@ -238,11 +258,11 @@ class MessageMonitor:
             time=time.time(),
             order=self._order,
             block=self._log_position,
-            client=session.client,
-            uid=own.uid,
-            gid=own.gid,
-            pid=own.pid,
-            program=self._program(session),
+            client=publisher.client,
+            uid=publisher.uid,
+            gid=publisher.gid,
+            pid=publisher.pid,
+            program=self._program(publisher.client, session),
             keys=shown.keys,
             sizes=shown.sizes,
             recipients=shown.recipients,
@@ -256,13 +276,15 @@ class MessageMonitor:
         ]
         stream.writer.send(packet, len(shown.keys), rest)
 
-    def _program(self, session: Session) -> str:
-        program = self._programs.get(session.client)
+    def _program(self, client: int, session: Session | None) -> str:
+        program = self._programs.get(client)
         if program is None:
+            if session is None:
+                return ""
             if len(self._programs) >= _PROGRAMS_MAX:
                 self._programs.clear()
             program = to_text(peer_program(session.sock, session.credentials.pid))
-            self._programs[session.client] = program
+            self._programs[client] = program
         return program
 
 

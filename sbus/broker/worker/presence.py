@@ -61,7 +61,13 @@ class Presence:
         record = named.taken(self._context.worker)
         message = _own_key(named.member), named.member.join_message()
         change = NameChange(
-            record, session.publisher, session.account, [message], False, _check_free(named)
+            record=record,
+            publisher=session.publisher,
+            session=session,
+            account=session.account,
+            messages=[message],
+            is_removal=False,
+            check=_check_free(named),
         )
         if not self._steps.announce(change):
             if self._sequencer.is_table_full(encode_record(record)):
@@ -135,9 +141,15 @@ class Presence:
         if named.will and reason != GAVE_UP and self._may_publish_will(named, session):
             messages.insert(0, (key_of_will(named.will), PUBLISH_WORD + named.will))
         account = self._context.accounts[BUS] if session is None else session.account
-        record = named.given_back(self._context.worker)
-        publisher = Publisher(member.client, member.uid, member.gid, member.pid)
-        return NameChange(record, publisher, account, messages, True, _check_member(member))
+        return NameChange(
+            record=named.given_back(self._context.worker),
+            publisher=Publisher(member.client, member.uid, member.gid, member.pid),
+            session=session if reason == GAVE_UP else None,
+            account=account,
+            messages=messages,
+            is_removal=True,
+            check=_check_member(member),
+        )
 
     def _may_publish_will(self, named: NamedClient, session: Session | None) -> bool:
         """Whether the limits of this bus and the present rules allow what was allowed before. The

@@ -16,11 +16,15 @@ from typing import NamedTuple
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.log_walker import LogWalker
 from sbus.broker.worker.members import Members
-from sbus.broker.worker.router import Router
+from sbus.broker.worker.publish_batch import Message
+from sbus.broker.worker.router import Route, Router
+from sbus.broker.worker.session import Session
 from sbus.broker.worker.table_reader import TableReader
+from sbus.protocol.packets import NUL
 from sbus.shared.accounts import Account
 from sbus.shared.log_block import LogBlock, Publisher, build_log_block, take_places
 from sbus.shared.ordered_log import OrderedLog
+from sbus.shared.shared_memory import ALIVE, LOG_HEAD
 from sbus.shared.subscription_table import Record, SubscriptionTable, encode_record
 from sbus.shared.worker_statistics import MESSAGES_IN
 
@@ -34,6 +38,8 @@ class NameChange(NamedTuple):
     record: Record
     publisher: Publisher
     """The same client."""
+    session: Session | None
+    """None if it has gone."""
     account: Account
     messages: Sequence[tuple[bytes, bytes]]
     """Keys and packets; a key that is the bus's own ends with a NUL."""
@@ -62,6 +68,7 @@ class PresenceSteps:
         self._table = table
         self._reader = reader
         self._walker = walker
+        self._monitor = walker.monitor
         self.members = reader.members
 
     def announce(self, change: NameChange) -> bool:
@@ -73,6 +80,8 @@ class PresenceSteps:
             placed = self._place(change, again=True)
         if placed >= 0:
             self._counts[MESSAGES_IN] += len(change.messages)
+            if self._monitor.is_watched:
+                self._show(change)
             self._walker.walk_to(placed)
         return placed >= 0
 
@@ -101,22 +110,41 @@ class PresenceSteps:
                     self._table.append(words, data, share, edge=True, frees=change.is_removal)
                     self.members.apply(change.record)
                     change.account.pay_for(len(change.messages), now_ns)
+                    if self._monitor.is_watched:
+                        block_bytes = 0 if log_block is None else len(log_block.data)
+                        at = words[LOG_HEAD] - block_bytes
+                        self._monitor.place(now_ns, at, words[ALIVE])
                     end = self._in_flight.note_step(words, self._walker.destined_end(words))
         self._memory.wake(woken | max(appended_for, 0))
         return end
 
     def _log_block(self, change: NameChange) -> LogBlock | None:
         """The messages that any client receives, if there are any."""
-        entries = []
-        for number, (key, packet) in enumerate(change.messages):
-            route = self._router.look_up(key)
-            mask = route.mask | (self._own_bit if route.recipients else 0)
-            if mask:
-                entries.append((mask, packet, len(key), number))
+        entries = [
+            (route.mask, packet, len(key), number)
+            for number, (packet, key, route) in enumerate(self._routed(change))
+            if route.mask
+        ]
         if not entries:
             return None
         received_us = time.monotonic_ns() // 1000
         return build_log_block(change.publisher, received_us, entries)
+
+    def _routed(self, change: NameChange) -> list[Message]:
+        """The messages with their destinations, to which this worker belongs if it has recipients;
+        they get the messages in a walk, and nobody gets them before."""
+        messages = []
+        for key, packet in change.messages:
+            route = self._router.look_up(key)
+            mask = route.mask | (self._own_bit if route.recipients else 0)
+            messages.append((packet, key, Route(mask, ())))
+        return messages
+
+    def _show(self, change: NameChange) -> None:
+        """Show the messages to those who watch all messages of the bus."""
+        routed = self._routed(change)
+        shown = [(packet, key.removesuffix(NUL), route) for packet, key, route in routed]
+        self._monitor.announced(change.publisher, change.session, shown)
 
     def barrier(self) -> bool:
         """Deliver everything that has its place before now, and have `members` be as it is there;

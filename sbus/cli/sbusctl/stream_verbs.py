@@ -12,6 +12,7 @@ count_option = click.option("--count", type=click.IntRange(min=1), help="End aft
 @verb(
     "sbusctl monitor",
     "sbusctl monitor 'lamps/*/state' --payload",
+    "sbusctl monitor '!/presence/*/*' --payload",
     "sbusctl monitor --json | jq 'select(.recipients == 0)'",
 )
 @click.argument("patterns", type=os.fsencode, nargs=-1, metavar="[PATTERN]...")
@@ -30,6 +31,9 @@ def monitor(
     Each line has the time of publication, the publisher (user, program and process), the size of
     the payload in bytes, the number of recipients (? if it cannot be known), and the key. Of a
     secret message only the key is shown. Payloads are base64 in JSON.
+
+    What the bus tells of clients with names, and their last wills, are among the messages, as if
+    these clients had published them.
 
     The bus never waits for a monitor. Messages that are not read in time are missed, and reported
     on standard error, in JSON as {"missed": COUNT}.
