@@ -1,6 +1,7 @@
 """Clients take names, and others are told of it (docs/protocol.md, "Presence")."""
 
 import os
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -269,3 +270,22 @@ def test_a_name_counts_as_a_subscription(tmp_path: Path) -> None:
         for client in clients:
             leave(client)
         assert join(clients[-1], b"later") == ""
+
+
+def test_names_are_taken_and_given_up_at_the_pace_of_their_user(tmp_path: Path) -> None:
+    """What is told of names counts as messages, and waits as those do."""
+    with (
+        running_bus(tmp_path, "--limit", "user_messages_per_second_max=10") as bus,
+        several_clients(bus, 2) as (watcher, fickle),
+    ):
+        watcher.sub(EVERYBODY)
+        watcher.whoami()
+        began_at = time.monotonic()
+        for _ in range(10):
+            fickle.send(b"CMSG !/join\0fickle")
+            fickle.send(b"CMSG !/leave")
+        for _ in range(5):
+            assert b"/fickle\0" in watcher.receive()
+        told = 5 + len(watcher.sync())
+        seconds = time.monotonic() - began_at
+        assert told <= 3 + 10 * seconds

@@ -125,7 +125,9 @@ def _append_to_table(
     return has_room
 
 
-def _place_change(self: PresenceSteps, change: NameChange, *, again: bool = False) -> int | None:
+def _place_change(
+    self: PresenceSteps, change: NameChange, *, again: bool = False
+) -> tuple[int, Wait | None] | None:
     _changes[encode_record(change.record)] = change
     return _real_place_change(self, change, again=again)
 

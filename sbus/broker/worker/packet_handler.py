@@ -129,6 +129,8 @@ class PacketHandler:
             is_done = self._unsubscribe(session, request.pattern)
         elif request.key == receipts.PUBLISH:
             return self._publish(session, receipts.parse_request(request.payload))
+        elif request.key in presence.REQUESTS:
+            return self._reply_about_names(session, request.key, request.payload)
         else:
             is_done = self._control(session, request.key, request.payload)
         return None if is_done else FOR_ROOM
@@ -192,8 +194,6 @@ class PacketHandler:
             self._sequencer.barrier()
             session.awaits_self_service = True
             self._context.link.send(SelfServiceRequest(session.client))
-        elif key in presence.REQUESTS:
-            return self._reply_about_names(session, key, payload)
         elif key == controls.ECHO_ON:
             session.echo = True
             session.save_settings()
@@ -227,24 +227,28 @@ class PacketHandler:
             )
         return self._subscriptions.is_settled(session)
 
-    def _reply_about_names(self, session: Session, key: bytes, payload: bytes) -> bool:
-        """Do what a client asks for that is about names, and reply; False when it has to wait. Its
-        reply says why it is refused, so it gets no notice."""
-        reply: bytes | None = None
+    def _reply_about_names(self, session: Session, key: bytes, payload: bytes) -> Wait | None:
+        """Do what a client asks for that is about names, and reply; returns what it has to wait
+        for, if anything. Its reply says why it is refused, so it gets no notice."""
+        wait: Wait | None = None
         try:
             if key == presence.MEMBERS:
-                reply = self._presence.list_members(session, payload)
+                members = self._presence.list_members(session, payload)
+                if members is None:
+                    return FOR_ROOM
+                reply = members
             elif key == presence.LEAVE:
-                name = session.name
-                reply = presence.leave_reply(name) if self._presence.leave(session) else None
-            elif self._presence.join(session, *presence.parse_join(payload)):
+                reply = presence.leave_reply(session.name)
+                wait = self._presence.leave(session)
+            else:
                 reply = presence.join_reply(payload)
+                wait = self._presence.join(session, *presence.parse_join(payload))
         except Refusal as fault:
             self._count_refusal(session, fault)
             refused = key == presence.MEMBERS
             reply = (
                 presence.members_refused(fault) if refused else presence.join_reply(payload, fault)
             )
-        if reply is not None:
+        if wait is None:
             session.reply(reply)
-        return reply is not None
+        return wait

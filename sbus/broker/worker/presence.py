@@ -17,6 +17,7 @@ from sbus.broker.worker.presence_steps import CheckMembers, NameChange
 from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.session import Session, name_bytes
 from sbus.broker.worker.subscriptions import Subscriptions
+from sbus.broker.worker.wait_queue import FOR_ROOM, Wait
 from sbus.errors import ClientFault, Refusal
 from sbus.protocol.keys import check_key
 from sbus.protocol.packets import NUL, PUBLISH_WORD
@@ -47,11 +48,11 @@ class Presence:
         """That are not made yet."""
 
     # -- what clients ask for ------------------------------------------------------------------
-    def join(self, session: Session, name: bytes, will: bytes) -> bool:
-        """Give a client a name, unless it has that already; False: try again when woken. Raises
-        Refusal, Misbehaviour."""
+    def join(self, session: Session, name: bytes, will: bytes) -> Wait | None:
+        """Give a client a name, unless it has that already; returns what it has to wait for, if
+        anything. Raises Refusal, Misbehaviour."""
         if (session.name, session.will) == (name, will):
-            return True  # a worker has died before its reply was sent
+            return None  # a worker has died before its reply was sent
         if session.name:
             raise Refusal("has-name", "you have a name: a connection has one at most")
         if will:
@@ -69,22 +70,23 @@ class Presence:
             is_removal=False,
             check=_check_free(named),
         )
-        if not self._steps.announce(change):
-            if self._sequencer.is_table_full(encode_record(record)):
-                raise Refusal("table-full", "the bus has no room for more names")
-            return False
-        session.set_name(name, will)
-        return True
+        wait = self._steps.announce(change)
+        if wait is None:
+            session.set_name(name, will)
+        elif wait is FOR_ROOM and self._sequencer.is_table_full(encode_record(record)):
+            raise Refusal("table-full", "the bus has no room for more names")
+        return wait
 
-    def leave(self, session: Session) -> bool:
-        """Take a client's name back, which it has given up; False: try again when woken."""
+    def leave(self, session: Session) -> Wait | None:
+        """Take a client's name back, which it has given up; returns what it has to wait for, if
+        anything."""
         if not session.name:
-            return True
+            return None
         named = _named(session, session.name, session.will)
-        if not self._steps.announce(self._removal(named, GAVE_UP, session)):
-            return False
-        session.set_name(b"", b"")
-        return True
+        wait = self._steps.announce(self._removal(named, GAVE_UP, session))
+        if wait is None:
+            session.set_name(b"", b"")
+        return wait
 
     def list_members(self, session: Session, payload: bytes) -> bytes | None:
         """The reply to a client that asks who has names; None: try again when woken. Raises
@@ -131,7 +133,7 @@ class Presence:
 
     def _has_departed(self, change: NameChange) -> bool:
         try:
-            return self._steps.announce(change)
+            return self._steps.announce(change) is None
         except Refusal:
             return True  # another worker has told of it
 

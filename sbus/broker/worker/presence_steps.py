@@ -20,6 +20,7 @@ from sbus.broker.worker.publish_batch import Message
 from sbus.broker.worker.router import Route, Router
 from sbus.broker.worker.session import Session
 from sbus.broker.worker.table_reader import TableReader
+from sbus.broker.worker.wait_queue import FOR_ROOM, Reason, Wait
 from sbus.protocol.packets import NUL
 from sbus.shared.accounts import Account
 from sbus.shared.log_block import LogBlock, Publisher, build_log_block, take_places
@@ -71,27 +72,27 @@ class PresenceSteps:
         self._monitor = walker.monitor
         self.members = reader.members
 
-    def announce(self, change: NameChange) -> bool:
-        """Give a change its place in the order; False: try again when woken. Raises Refusal."""
+    def announce(self, change: NameChange) -> Wait | None:
+        """Give a change its place in the order; returns what it has to wait for, if anything.
+        Raises Refusal."""
         placed = self._place(change)
         while placed is None:
             if not self._reader.read():
-                return False
+                return FOR_ROOM
             placed = self._place(change, again=True)
-        if placed >= 0:
+        end, wait = placed
+        if wait is None:
             self._counts[MESSAGES_IN] += len(change.messages)
             if self._monitor.is_watched:
                 self._show(change)
-            self._walker.walk_to(placed)
-        return placed >= 0
+            self._walker.walk_to(end)
+        return wait
 
-    def _place(self, change: NameChange, *, again: bool = False) -> int | None:
-        """The critical section; returns to where the log is to be walked then. -1 when there is no
-        room, None when the routes or the members are not current."""
-        data = encode_record(change.record)
-        share = None if change.is_removal else change.account.table_share
+    def _place(self, change: NameChange, *, again: bool = False) -> tuple[int, Wait | None] | None:
+        """The critical section; returns to where the log is to be walked then, and what the change
+        has to wait for. None when the routes or the members are not current."""
         log_block = self._log_block(change)
-        end, appended_for = -1, 0
+        end, appended_for = 0, 0
         with self._memory.lock.timed as words:
             if not self._table.is_current(words):
                 if not (again and self._reader.read_rest(words)):
@@ -100,23 +101,38 @@ class PresenceSteps:
             change.check(self.members)
             self._table.share_epoch(words)
             woken = self._log.share_cursor(words)
-            if self._table.has_room(words, len(data), share, frees=change.is_removal):
-                now_ns = time.monotonic_ns()
-                place = take_places(words, now_ns, len(change.messages))
-                if log_block is not None:
-                    log_share = change.account.log_share
-                    appended_for = self._log.append(words, log_block, log_share, place)
-                if appended_for >= 0:
-                    self._table.append(words, data, share, edge=True, frees=change.is_removal)
-                    self.members.apply(change.record)
-                    change.account.pay_for(len(change.messages), now_ns)
-                    if self._monitor.is_watched:
-                        block_bytes = 0 if log_block is None else len(log_block.data)
-                        at = words[LOG_HEAD] - block_bytes
-                        self._monitor.place(now_ns, at, words[ALIVE])
+            now_ns = time.monotonic_ns()
+            wait = _wait_for_rate(change, now_ns)
+            if wait is None:
+                appended_for = self._append(words, change, log_block, now_ns)
+                if appended_for < 0:
+                    appended_for, wait = 0, FOR_ROOM
+                else:
                     end = self._in_flight.note_step(words, self._walker.destined_end(words))
-        self._memory.wake(woken | max(appended_for, 0))
-        return end
+        self._memory.wake(woken | appended_for)
+        return end, wait
+
+    def _append(
+        self, words: memoryview, change: NameChange, log_block: LogBlock | None, now_ns: int
+    ) -> int:
+        """Append the messages and journal the record; returns the workers to wake, or -1 when
+        there is no room."""
+        data, frees, account = encode_record(change.record), change.is_removal, change.account
+        share = None if frees else account.table_share
+        if not self._table.has_room(words, len(data), share, frees=frees):
+            return -1
+        woken = 0
+        place = take_places(words, now_ns, len(change.messages))
+        if log_block is not None:
+            woken = self._log.append(words, log_block, account.log_share, place)
+        if woken >= 0:
+            self._table.append(words, data, share, edge=True, frees=frees)
+            self.members.apply(change.record)
+            account.pay_for(len(change.messages), now_ns)
+            if self._monitor.is_watched:
+                block_bytes = 0 if log_block is None else len(log_block.data)
+                self._monitor.place(now_ns, words[LOG_HEAD] - block_bytes, words[ALIVE])
+        return woken
 
     def _log_block(self, change: NameChange) -> LogBlock | None:
         """The messages that any client receives, if there are any."""
@@ -166,3 +182,9 @@ class PresenceSteps:
             woken = self._log.share_cursor(words)
         self._memory.wake(woken)
         return end
+
+
+def _wait_for_rate(change: NameChange, now_ns: int) -> Wait | None:
+    """What a client has to wait for whose user publishes too fast. One that has gone need not."""
+    delay_ns = 0 if change.session is None else change.account.publish_delay_ns(now_ns)
+    return Wait(Reason.RATE, now_ns + delay_ns) if delay_ns else None
