@@ -11,10 +11,12 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from sbus.protocol.keys import DIALECTS
+from tests.fuzz.names_model import PRESENCE
 from tests.fuzz.verdicts import is_reserved
 from tests.unit.routing.specification import matches
 
 _SEGMENTS = ["a", "b", "c", "ab", "abc", "", "*", "a*", "ab*", "0"]
+_NAMES = ["*/*", "*/a*", "*/ab", "70001/*", "70002/a", "70003/a*"]
 _RULES = 7
 _KNOWN_MAX = 20_000
 """Decisions that are remembered, of one user."""
@@ -60,6 +62,8 @@ def random_rules(
             separator.join(chance.choices(_SEGMENTS, k=chance.randint(1, 3)))
             for _ in range(chance.randint(1, 3))
         }
+        if dialect == "slash" and chance.random() < 0.4:
+            texts.add(PRESENCE.decode() + chance.choice(_NAMES))
         permissions = chance.choice([("publish",), ("subscribe",), ("publish", "subscribe")])
         # A rule without keys concerns secret messages, too, which some are to be allowed.
         keys = () if permissions == ("publish",) and chance.random() < 0.3 else sorted(texts)
@@ -93,7 +97,7 @@ class AccessModel:
         return known
 
     def _decide(self, permission: str, key: bytes) -> bool:
-        is_secret = is_reserved(key, self._dialect)
+        is_secret = is_reserved(key, self._dialect) and not key.startswith(PRESENCE)
         for rule in self._rules:
             if permission in rule.permissions and (
                 not rule.keys
@@ -104,12 +108,15 @@ class AccessModel:
 
     def refuses_pattern(self, pattern: bytes) -> bool:
         """Whether single rules show that a client with this pattern would receive nothing."""
-        if is_reserved(pattern, self._dialect) or self._matches_nothing(pattern):
+        of_names = pattern.startswith(PRESENCE)
+        is_secret = is_reserved(pattern, self._dialect) and not of_names
+        if is_secret or self._matches_nothing(pattern):
             return False
         for rule in self._rules:
             if "subscribe" in rule.permissions:
                 compare = self._meet if rule.allows else self._contains
-                if not rule.keys or any(compare(own, pattern) for own in rule.keys):
+                keys = [it for it in rule.keys if it.startswith(PRESENCE) == of_names]
+                if not rule.keys or any(compare(own, pattern) for own in keys):
                     return not rule.allows
         return False
 

@@ -35,6 +35,15 @@ CONTROLS = [
     *(b"blocking/hard/error", b"order/queue", b"order/stack", b"order/random", b"order", b""),
     *(b"age/0", b"age/86400000", b"age/86400001", b"age/01", b"age/-1", b"age/", b"age"),
 ]
+NAMES = [
+    *(b"a", b"a", b"ab", b"ab", b"b", b"a-1", b"a.b:c@d+e_f", b"x" * 64),
+    *(b"x" * 65, b"", b"a b", b"a/b", b"a*", b"\xff", b"!"),
+]
+"""The last ones are no names."""
+NAME_PATTERNS = [
+    *(b"*/*", b"*/*", b"*/a*", b"*/ab", b"1000/*", b"70001/a", b"70002/*", b"70003/a*"),
+    *(b"", b"*", b"*/", b"01/a", b"*/a*b", b"*/a/b", b"a/b"),
+]
 PAYLOADS = [b"", b"", b"x", b"\0", b"\0\0x", b"MSG a\0b", b"\xff" * 40, b"0123456789" * 30]
 FIRST_WORDS = [b"MSG", b"SUB", b"UNSUB", b"CMSG", b"msg ", b"SUB\t", b"MSG  ", b"CSUB ", b" MSG "]
 _AGE = re.compile(rb"CMSG age/([1-9][0-9]*)")
@@ -49,7 +58,8 @@ class PacketMaker:
     """A row of packets, determined by `seed`; `limits` says where the boundaries are.
 
     Makers that share `recent` use each other's keys and patterns. With `has_ages`, clients choose
-    ages; then messages may wait in their backlogs, because they get no large buffers.
+    ages; then messages may wait in their backlogs, because they get no large buffers. In the slash
+    dialect, clients also take names and watch those of others.
     """
 
     def __init__(
@@ -104,12 +114,14 @@ class PacketMaker:
     def _well_formed(self) -> bytes:
         choice = self._chance.choice
         word = choice(WORDS)
-        if word == b"CMSG " and self._chance.random() < 0.4:
-            return self._with_receipt()
+        if word == b"CMSG " and self._chance.random() < 0.7:
+            return self._with_receipt() if self._chance.random() < 0.5 else self._about_names()
         if word == b"CMSG ":
             text = choice(self._controls)
         elif self._chance.random() < 0.06:
             text = choice(self._reserved)
+        elif self._chance.random() < 0.02:
+            text = b"!/presence/" + choice(NAME_PATTERNS)
         else:
             text = self._text()
         if word == b"MSG " or self._chance.random() < 0.1:
@@ -123,6 +135,21 @@ class PacketMaker:
         if self._chance.random() < 0.02:
             fields.pop()
         return b"\0".join([b"CMSG !/publish", *fields])
+
+    def _about_names(self) -> bytes:
+        choice, draw = self._chance.choice, self._chance.random()
+        if draw < 0.3:
+            return b"CMSG !/leave"
+        if draw < 0.5:
+            behind = [b"70002/a"] * (self._chance.random() < 0.3)
+            return b"\0".join([b"CMSG !/members", choice(NAME_PATTERNS), *behind])
+        fields = [b"CMSG !/join", choice(NAMES)]
+        if draw < 0.8:
+            text = choice(self._reserved) if self._chance.random() < 0.1 else self._text()
+            fields += [text, choice(PAYLOADS)]
+        if self._chance.random() < 0.03:
+            fields.pop()
+        return b"\0".join(fields)
 
     def _text(self) -> bytes:
         """A key or pattern, which need not be one that the bus accepts."""

@@ -338,9 +338,10 @@ class OneProcessBus:
             counts = worker.context.statistics.counts
             assert worker.router.cache.misses <= counts[ROUTE_LOOKUPS]
             assert not worker.wait_queue._waits
+            assert not worker.sessions.presence.departures
             assert not worker.context.stalls.any_stalled()
             for session in worker.sessions:
-                subscriptions += sum(session.patterns.values())
+                subscriptions += sum(session.patterns.values()) + bool(session.name)
                 subscription_bytes += session.subscription_bytes
                 ledger = session.outbox.statistics()
                 assert ledger.delivered == ledger.accepted - ledger.undelivered

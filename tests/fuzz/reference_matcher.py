@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 from sbus.protocol.keys import Dialect
 from tests.fuzz.access_model import AccessModel
 from tests.fuzz.client_model import Ids
+from tests.fuzz.names_model import PRESENCE
 from tests.fuzz.verdicts import is_reserved
 from tests.unit.routing.specification import expression_of
 
@@ -42,11 +43,14 @@ class ReferenceMatcher:
         self._subscribers = subscribers
         self._dialect = dialect
         patterns = {pattern for it in subscribers for pattern in it.any_pattern}
-        self._secret = {it for it in patterns if is_reserved(it, dialect)}
-        self._open: list[tuple[bytes, Callable[[bytes], object]]] = [
-            (it, expression_of(it, dialect.separator).fullmatch) for it in patterns - self._secret
-        ]
+        reserved = {it for it in patterns if is_reserved(it, dialect)}
+        self._of_names = self._compiled(it for it in reserved if it.startswith(PRESENCE))
+        self._secret = {it for it in reserved if not it.startswith(PRESENCE)}
+        self._open = self._compiled(patterns - reserved)
         self._found: dict[bytes, Recipients] = {}
+
+    def _compiled(self, patterns: Iterable[bytes]) -> list[tuple[bytes, Callable[[bytes], object]]]:
+        return [(it, expression_of(it, self._dialect.separator).fullmatch) for it in patterns]
 
     def recipients(self, key: bytes) -> Recipients:
         """The recipients of messages under this key, without regard to `echo`."""
@@ -56,9 +60,11 @@ class ReferenceMatcher:
         return found
 
     def _find(self, key: bytes) -> Recipients:
-        if is_reserved(key, self._dialect):
+        tells_of_name = key.startswith(PRESENCE)
+        if is_reserved(key, self._dialect) and not tells_of_name:
             return self._find_secret(key)
-        matching = {pattern for pattern, fullmatch in self._open if fullmatch(key)}
+        patterns = self._of_names if tells_of_name else self._open
+        matching = {pattern for pattern, fullmatch in patterns if fullmatch(key)}
         return self._select(key, lambda _: matching)
 
     def _find_secret(self, key: bytes) -> Recipients:

@@ -14,7 +14,8 @@ import time
 from collections import Counter
 from functools import partial
 
-from tests.fuzz.live_campaign import run_campaign, setting_of
+from tests.fuzz.live_campaign import run_campaign
+from tests.fuzz.live_setting import setting_of
 
 CAMPAIGN_PACKETS = 100_000
 

@@ -8,6 +8,8 @@ In every round some clients on each worker send a handful of packets each. Then
     was publishable and nothing else, in one order, in which each client's messages keep theirs
     bystanders have received their own messages and nothing else
     what a client received, one of its patterns matches; what its lasting patterns match, it has
+
+A client that asks for a name waits until the workers have done what others have asked about it.
 """
 
 import random
@@ -17,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from sbus.limits import Limits
 from sbus.protocol.keys import DIALECTS, Dialect
 from tests.fuzz.client_model import NOTICES_ON, SETTINGS, ClientModel, is_age, key_of
+from tests.fuzz.names_model import History, Members, tells_of_name
 from tests.fuzz.one_process_bus import WORKERS, OneProcessBus, Peer
 from tests.fuzz.verdicts import judge
 from tests.support.senders import without_sender
@@ -35,13 +38,13 @@ OWN_IDS = (b"100", b"1000", b"4711")
 class FuzzedClient(ClientModel):
     """A client that says anything, and what must come of it."""
 
-    def __init__(self, peer: Peer, dialect: Dialect, limits: Limits) -> None:
-        super().__init__(dialect, limits, OWN_IDS)
+    def __init__(self, peer: Peer, dialect: Dialect, limits: Limits, members: Members) -> None:
+        super().__init__(dialect, limits, OWN_IDS, members)
+        self.number = peer.number
         self._soft = QUEUE
         self._has_age = False
         """Once it had one, something may wait in its backlog."""
         self.peer = peer
-        self._limits = limits
         if dialect.has_control_messages:
             peer.send(NOTICES_ON)
 
@@ -77,12 +80,14 @@ class FuzzedClient(ClientModel):
         self.check_receipts(told)
         assert self.peer.ended == bool(self.code)
         messages = Counter(received) - Counter(told)
-        possible = [*others, *(self.published if True in self._echoes else [])]
+        always = [*others, *filter(tells_of_name, self.published)]
+        own = [packet for packet in self.published if not tells_of_name(packet)]
+        possible = [*always, *(own if True in self._echoes else [])]
         assert messages <= Counter(possible), "messages that nobody published for it"
         if compare:
             assert all(self._matches(self.any_pattern, packet) for packet in messages)
             if not self.code:
-                sure = [*others, *(self.published if self._echoes == {True} else [])]
+                sure = [*always, *(own if self._echoes == {True} else [])]
                 due_ones = [packet for packet in sure if self._matches(self.lasting, packet)]
                 assert Counter(due_ones) <= messages, "not everything came that was due"
 
@@ -91,11 +96,12 @@ class FuzzedClient(ClientModel):
 
 
 class Subscriber:
-    """A client that does nothing but subscribe to `pattern`, and sends what it is told to."""
+    """A client that does nothing but subscribe to these, and sends what it is told to."""
 
-    def __init__(self, peer: Peer, pattern: bytes) -> None:
+    def __init__(self, peer: Peer, *patterns: bytes) -> None:
         self.peer = peer
-        peer.send(b"SUB " + pattern)
+        for pattern in patterns:
+            peer.send(b"SUB " + pattern)
 
 
 class Sessions:
@@ -111,13 +117,19 @@ class Sessions:
         self._chance = random.Random(seed)
         self._rounds = 0
         self.counts: Counter[str] = Counter()
+        self._members: Members = {}
+        self._history = History()
         self._clients = [self._connect(i % WORKERS) for i in range(CLIENTS_PER_WORKER * WORKERS)]
-        self._witnesses = [Subscriber(bus.connect(worker), b"") for worker in range(WORKERS)]
+        everything = [b"", b"!/presence/*/*"] if self._dialect.has_control_messages else [b""]
+        self._witnesses = [
+            Subscriber(bus.connect(worker), *everything) for worker in range(WORKERS)
+        ]
         self._key = self._dialect.separator.join([b"bystanders", b"own"])
         self._bystanders = [Subscriber(bus.connect(worker), self._key) for worker in range(WORKERS)]
 
     def _connect(self, worker: int) -> FuzzedClient:
-        return FuzzedClient(self._bus.connect(worker), self._dialect, self._limits)
+        peer = self._bus.connect(worker)
+        return FuzzedClient(peer, self._dialect, self._limits, self._members)
 
     def round(self, packets_max: int) -> int:
         """Send at most so many packets; returns how many. All of them have been served."""
@@ -131,13 +143,17 @@ class Sessions:
                 packet = next(self._packets)
                 if client.begins_to_lose(packet):
                     continue
+                verdict = judge(packet, self._dialect, self._limits)
+                self._settle(client, client.concerned_name(verdict, packet))
                 client.send(packet)
                 count -= 1
                 sent += 1
             # Who leaves behind an empty packet may have sent nothing but the end.
             if self._chance.random() < 0.03 and client.code != "empty-packet":
                 leaving.append(client)
+                self._settle(client, client.member and client.member.key)
                 client.peer.close()
+                client.depart("left")
         own = [b"MSG %b\0%d %d" % (self._key, self._rounds, i) for i in range(WORKERS)]
         for bystander, message in zip(self._bystanders, own, strict=True):
             bystander.peer.send(message)
@@ -147,6 +163,16 @@ class Sessions:
         if not self._rounds % ROUNDS_PER_CHECK:
             self.check()
         return sent
+
+    def _settle(self, client: FuzzedClient, key: bytes | None) -> None:
+        """Make certain who has the name with this key, which a client asks for or gives up."""
+        if key is None:
+            return
+        if any(key in other.unsettled for other in self._clients if other is not client):
+            self._bus.settle()
+            for other in self._clients:
+                other.unsettled.clear()
+        client.unsettled.add(key)
 
     def _receive(self, clients: Iterable[FuzzedClient]) -> dict[Peer, list[bytes]]:
         """Let the workers work, and read, until nothing comes any more."""
@@ -171,6 +197,10 @@ class Sessions:
         for client in self._clients:
             rest = iter(orders[0])
             assert all(packet in rest for packet in client.published_openly()), "out of order"
+        self._history.begin_round()
+        for packet in filter(tells_of_name, orders[0]):
+            self._history.follow(packet)
+        assert self._history.now == {*self._members.values()}
         due = [packet for packet in orders[0] if packet in own]
         assert all(received[bystander.peer] == due for bystander in self._bystanders)
 
@@ -185,6 +215,7 @@ class Sessions:
             if client not in leaving:
                 others = [p for other in clients if other is not client for p in other.published]
                 client.check(received[client.peer], [*others, *own], compare=compare)
+                client.check_lists(received[client.peer], self._history)
             if client.code or client in leaving:
                 due_gone[client.peer.number] = client.code
                 client.peer.close()
@@ -205,6 +236,7 @@ class Sessions:
         self.check()
         for client in self._clients:
             client.peer.close()
+            client.depart("left")
         for subscriber in (*self._witnesses, *self._bystanders):
             subscriber.peer.close()
         self._bus.settle()

@@ -14,15 +14,16 @@ NOT_HERE = {
     *("table-full", "too-slow", "too-many-secret", "too-many-blocking"),
     *("not-allowed", "too-many-connections", "too-many-users", "kicked", "too-many-steps"),
     *("has-descriptors", "kills-workers"),
-    *("bad-name", "bad-will", "has-name", "name-taken"),
 }
 """Codes for a full table, for who does not read, for a worker without descriptors or places; of
 access rules, which there are none, of an acceptor, which there is none, of administrators, of more
-patterns than the clients of these packets can have, of attached descriptors, of workers that die,
-and of names, for which these packets do not ask."""
-SLASH_ONLY = {"bad-secret-pattern", "not-yours", "bad-token"}
-"""Codes that the dot dialect, which has no secret messages and receipts, cannot bring about."""
-STATEFUL = {*NOT_HERE, "bad-token", "not-yours", "too-many-patterns", "packet-too-long"}
+patterns than the clients of these packets can have, of attached descriptors, and of workers that
+die."""
+_NAMED = {"bad-will", "has-name", "name-taken"}
+SLASH_ONLY = {"bad-secret-pattern", "not-yours", "bad-token", "bad-name", *_NAMED}
+"""Codes that the dot dialect, which has no secret messages, receipts and names, cannot bring
+about."""
+STATEFUL = {*NOT_HERE, *_NAMED, "bad-token", "not-yours", "too-many-patterns", "packet-too-long"}
 """Codes that the parser alone cannot find."""
 
 

@@ -5,7 +5,8 @@ A portion of what `python -m tests.fuzz.run_packets` runs.
 
 import pytest
 
-from tests.fuzz.live_campaign import USERS, run_campaign, setting_of
+from tests.fuzz.live_campaign import run_campaign
+from tests.fuzz.live_setting import USERS, setting_of
 from tests.support.users import needs_root
 
 PACKETS = 6_000
@@ -29,3 +30,5 @@ def test_every_message_reaches_just_its_recipients(seed: int) -> None:
     if setting_of(seed).dialect == "slash":
         assert tally["secret"] > 10
         assert tally["receipts"] > 100
+        assert tally["joins and leaves"] > 20
+        assert tally["lists of members"] > 20

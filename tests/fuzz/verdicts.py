@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from sbus.limits import Limits
 from sbus.protocol.keys import DOT, Dialect
+from tests.fuzz.names_model import PRESENCE, is_name_pattern
 
 PROTOCOL = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
 _ROW = re.compile(r"^\| (`[a-z-]+`(?:, `[a-z-]+`)*) \| .* \| (refused|disconnected) \|$", re.M)
@@ -116,6 +117,8 @@ def judge_text(is_key: bool, text: bytes, dialect: Dialect, limits: Limits) -> s
         return "reserved"
     if is_key:
         return "" if _SECRET_KEY.fullmatch(text) else "reserved"
+    if text.startswith(PRESENCE):
+        return "" if is_name_pattern(text.removeprefix(PRESENCE)) else "bad-name"
     if not _MEANT_SECRET.fullmatch(text):
         return "reserved"
     if not _WITH_IDS.fullmatch(text):
