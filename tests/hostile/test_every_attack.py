@@ -26,7 +26,7 @@ ANSWERS = {
     "cache-flush": "too_many_steps",
 }
 """How the bus answers attacks that it does not put up with."""
-HELD_BACK = {"connect", "connect-use"}
+HELD_BACK = {"connect", "connect-use", "wills"}
 """Attackers that connect too fast have to wait; those that do not wait are refused in the end."""
 ENDINGS = ("disconnected", "ConnectionResetError", "BrokenPipeError", "BlockingIOError")
 

@@ -43,6 +43,9 @@ FIND_ATTRIBUTE = 0xFFFFF00C
 INSTRUCTIONS_MAX = 4_096
 ATTRIBUTES = struct.pack("=HH", 4, 0) * 250
 """None of them is the one that is looked for."""
+NAMED, MANY_NAMED = 20, 300
+LONGEST_WILL = b"a\0" + bytes(4_094)
+WATCH_NAMES, LEAVE, ASK_WHO = b"SUB !/presence/*/*", b"CMSG !/leave", b"CMSG !/members\0*/*"
 PASSIVE_CHOICES = [b"CMSG blocking/soft/%b" % soft for soft in (b"discard", b"queue", b"block")]
 CHOICES = (
     *(b"CMSG blocking/soft/discard", b"CMSG order/stack", b"CMSG blocking/soft/queue"),
@@ -65,6 +68,11 @@ MEMBER_KEY, MEMBER_PATTERNS = bombs(11)
 
 def message(key: bytes, payload: bytes = SMALL) -> bytes:
     return b"MSG %b\0%b" % (key, payload)
+
+
+def join(number: int, will: bytes = b"") -> bytes:
+    """Take a name, which no other client of the attack has."""
+    return b"\0".join([b"CMSG !/join", b"n%d" % number, *([will] if will else [])])
 
 
 # -- kinds of programs -----------------------------------------------------------------------------
@@ -289,6 +297,17 @@ def send_slowly(bus: Connections) -> Iterator[bool]:
         yield True
 
 
+def leave_wills(bus: Connections) -> Iterator[bool]:
+    """Clients come, watch names, take one, and go without a word but their wills."""
+    numbers = count()
+
+    def visit(bus: Connections, sock: socket.socket) -> None:
+        for packet in (WATCH_NAMES, b"SUB a", join(next(numbers), LONGEST_WILL)):
+            bus.send(sock, packet)
+
+    yield from storm(visit)(bus)
+
+
 # -- all of them -----------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class Attack:
@@ -329,6 +348,21 @@ ATTACKS = {
     ),
     "connect-garbage": Attack(
         program=storm(hearing(sending(NOTICES, *[message(b"a")] * 60, b"garbage"), every=100))
+    ),
+    "wills": Attack(program=leave_wills),
+    "names": Attack(
+        program=crowd(
+            NAMED,
+            lambda number: cycle([join(number, LONGEST_WILL), LEAVE]),
+            lambda number: [WATCH_NAMES],
+        )
+    ),
+    "members": Attack(
+        program=crowd(
+            MANY_NAMED,
+            lambda number: repeat(ASK_WHO) if number < NAMED else None,
+            lambda number: [join(number)],
+        )
     ),
     "subscriptions": Attack(program=crowd(4, changing([b"a/%d/*" % at for at in range(10_000)]))),
     "compaction": Attack(program=crowd(4, changing([b"%04000d" % at for at in range(100)]))),
