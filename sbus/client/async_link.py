@@ -4,6 +4,9 @@ There is no background task. A task that needs a packet reads, one task at a tim
 the inbox, where the other tasks look when it has read. So one task can iterate while another syncs,
 and a cancelled task loses nothing: receiving a packet and putting it in the inbox, or sending one,
 includes no checkpoint.
+
+What is received is taken with a checkpoint each time. Sending has one only if it has to wait, and
+once in `SEND_PACKETS_MAX` packets: a checkpoint costs more than a packet.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -32,7 +35,9 @@ class AsyncLink(Generic[Item]):
         self.link = link
         link.before_close = anyio.notify_closing
         self._closed = anyio.Event()
-        self._sending = anyio.Lock()
+        self._sending = anyio.Lock(fast_acquire=True)
+        self._sent = 0
+        """Packets, one at a time."""
         self._reading = False
         self._news: anyio.Event | None = None
         """Set when the task that reads has read; only if another one waits for that."""
@@ -54,6 +59,9 @@ class AsyncLink(Generic[Item]):
 
     async def send(self, packet: bytes, requests: Requests | None = None) -> int:
         """Send when the bus has room; returns the ticket if it is a request."""
+        self._sent += 1
+        if self._sent % SEND_PACKETS_MAX == 0:
+            await checkpoint()
         async with self._sending:
             while not await self._try_to_send(packet):
                 await self._wait(anyio.wait_writable)
@@ -97,20 +105,23 @@ class AsyncLink(Generic[Item]):
 
     async def take(self, queue: MessageQueue[Item]) -> Item:
         """The next item of this queue; waits until there is one."""
-        await checkpoint()
+        if queue:
+            await checkpoint()
         while (item := self.link.inbox.take_from(queue)) is None:
             await self.read(READ_PACKETS_MAX)
         return item
 
     async def take_many(self, queue: MessageQueue[Item], limit: int) -> list[Item]:
         """Up to `limit` items of this queue; waits until there is one."""
-        await checkpoint()
+        if queue:
+            await checkpoint()
         while not (items := self.link.inbox.take_many_from(queue, limit)):
             await self.read(limit)
         return items
 
     async def read(self, packets_max: int) -> None:
-        """Return when something may have arrived, read by this or another task."""
+        """Return when something may have arrived, read by this or another task. Includes a
+        checkpoint."""
         if self._reading:
             self._news = self._news or anyio.Event()
             await self._news.wait()
@@ -119,11 +130,13 @@ class AsyncLink(Generic[Item]):
         try:
             if self.link.is_lost:
                 await self._reconnect()
-            elif not self.link.read_nowait(packets_max):
-                if self.link.is_mark_due:
-                    await anyio.sleep(SEND_RETRY_SECONDS)
-                else:
-                    await self._wait(anyio.wait_readable)
+            elif self.link.read_nowait(packets_max):
+                await checkpoint()
+            elif self.link.is_mark_due:
+                await anyio.sleep(SEND_RETRY_SECONDS)
+            else:
+                await self._wait(anyio.wait_readable)
+                self.link.read_nowait(packets_max)
         finally:
             self._reading = False
             if self._news is not None:

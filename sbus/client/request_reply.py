@@ -93,7 +93,8 @@ class RequestStream:
 
     async def receive(self) -> Request:
         """The next request. Messages that are none are passed over."""
-        await checkpoint()
+        if self._queue:
+            await checkpoint()
         while True:
             while not (items := self._queue.take_many(1)):
                 self._io.link.inbox.raise_end()
