@@ -5,7 +5,7 @@ and the end of the connection are raised by the next call. Nothing grows without
 stops when the one queue is full, and then the limits of the bus apply.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Generic
 
 import msgspec
@@ -26,13 +26,20 @@ from sbus.errors import (
 from sbus.protocol import controls, presence
 from sbus.protocol.codes import LAST_CODES, PACKETS_LOST
 from sbus.protocol.keys import SLASH, Dialect
-from sbus.protocol.packets import ControlMessage, parse_server_packet
+from sbus.protocol.packets import (
+    NUL,
+    PUBLISH_WORD,
+    ControlMessage,
+    Message,
+    parse_server_packet,
+)
 from sbus.protocol.receipts import RECEIPT
 
 _DOT_ADVICE = (
     " and has sent nothing; if it has the dot dialect, connect with dialect='dot', "
     "or with sbusctl --dialect dot"
 )
+_KEY_AT = len(PUBLISH_WORD)
 COUNT_DIGITS_MAX = 20
 """Digits of a count of 64 bits in a notice."""
 
@@ -119,6 +126,26 @@ class Inbox(Generic[Item]):
             self.routes.deliver(parsed)
         else:
             self.own.add(parsed)
+
+    def feed_messages(self, packets: Iterator[bytes]) -> bytes | None:
+        """Take in messages for the connection's own queue; returns the first packet that is
+        anything else, for `feed`, or None after all of them. Many cost much less so."""
+        if self.routes.are_shared:
+            return next(packets, None)
+        messages: list[Message] = []
+        size_bytes, other = 0, None
+        reply_keys = (self.replies.key, self._echo_key)
+        for packet in packets:
+            key_end = packet.find(NUL, _KEY_AT)
+            key = packet[_KEY_AT:key_end]
+            if packet[:_KEY_AT] != PUBLISH_WORD or key_end < 0 or key in reply_keys:
+                other = packet
+                break
+            messages.append(Message(key, packet[key_end + 1 :]))
+            size_bytes += len(packet) - _KEY_AT - 1
+        self._messages_received += len(messages)
+        self.own.add_all(messages, size_bytes)
+        return other
 
     def feed_end_of_connection(
         self, can_mend: Callable[[str | None], bool] | None = None

@@ -17,6 +17,7 @@ from sbus.client.inbox import Inbox
 from sbus.client.message_queue import Item, Losses, MessageQueue
 from sbus.client.options import LinkOptions, check_options, limits_of, settings_of
 from sbus.client.packet_encoder import PacketEncoder
+from sbus.client.packet_reader import PacketReader
 from sbus.client.reconnection import Reconnection, Wait
 from sbus.client.requests import Identity, Requests, barrier_of
 from sbus.client.sockets import BUS_ABSENT, BUS_ADVICE, connect_error, open_socket
@@ -89,12 +90,10 @@ class Link(Generic[Item]):
         """It could not be sent yet: try to read again soon."""
         self._sockaddr = parse_address(self.address).sockaddr()
         self._packet_bytes_max = options.get("packet_bytes_max", PACKET_BYTES_MAX)
-        self._received_bytes_max = self._packet_bytes_max
         self.greetings = [self.barrier.greeting, *settings_of(options)]
         """The packets that a connection begins with."""
-        if options.get("sender", False):
-            self._received_bytes_max += controls.SENDER_BYTES_MAX
-        self._view = memoryview(bytearray(self._received_bytes_max))
+        sender_bytes = controls.SENDER_BYTES_MAX if options.get("sender", False) else 0
+        self._reader = PacketReader(self._packet_bytes_max + sender_bytes)
         self.sock = open_socket(self._packet_bytes_max)
         self._has_ended = False
         """The bus will send nothing more to the present socket."""
@@ -335,27 +334,27 @@ class Link(Generic[Item]):
             self._send_mark()
         if not self.is_lost:
             inbox.raise_full()
-        receive_into, view = self.sock.recv_into, self._view
-        found = False
-        for _ in range(packets_max):
-            # A lost connection waits for one reply, for which there is always room.
-            if self._has_ended or inbox.ended or not (inbox.has_room or self.is_lost):
-                break
-            try:
-                length = receive_into(view, 0, socket.MSG_TRUNC)
-            except BlockingIOError:
-                break
-            except ConnectionResetError:
-                # Reported once, before the packets that are still there and the end.
-                continue
-            found = True
-            if not length:
-                self._on_end()
-            elif length > self._received_bytes_max:
-                inbox.end(ProtocolViolation, self._describe_oversize(length))
-            else:
-                inbox.feed(bytes(view[:length]))
-        return found
+        if self._is_over():
+            return False
+        messages_max, bytes_max = packets_max, self.queue_bytes_max
+        # A lost connection waits for one reply, for which there is always room.
+        if not (self.is_lost or inbox.routes.are_shared):
+            messages_max, bytes_max = inbox.own.room
+        packets, odd_bytes = self._reader.read(self.sock, min(packets_max, messages_max), bytes_max)
+        left = iter(packets)
+        while (packet := inbox.feed_messages(left)) is not None:
+            inbox.feed(packet)
+            if self._is_over():
+                return True
+        if odd_bytes == 0:
+            self._on_end()
+        elif odd_bytes is not None:
+            inbox.end(ProtocolViolation, self._describe_oversize(odd_bytes))
+        return bool(packets) or odd_bytes is not None
+
+    def _is_over(self) -> bool:
+        """Whether nothing more counts that the present socket has."""
+        return self._has_ended or self.inbox.ended
 
     def _mend_lost_packets(self) -> bool:
         """Begin anew where it matters which packets the bus has lost; whether it does. Otherwise

@@ -1,6 +1,7 @@
 """What waits to be taken: messages, and losses exactly where the gaps are."""
 
 from collections import deque
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any, Generic, Literal, TypeVar
 
@@ -64,6 +65,16 @@ class MessageQueue(Generic[Item]):
     @property
     def has_room(self) -> bool:
         return len(self._items) < self._messages_max and self.bytes < self._bytes_max
+
+    @property
+    def room(self) -> tuple[int, int]:
+        """For how many messages, and bytes, there is room."""
+        return self._messages_max - len(self._items), self._bytes_max - self.bytes
+
+    def add_all(self, messages: Iterable[Message], size_bytes: int) -> None:
+        """Add messages of this size together, also to a queue without room."""
+        self.bytes += size_bytes
+        self._items.extend(messages)
 
     def add(self, message: Message) -> None:
         """Add a message, also to a queue without room."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sbus.client.inbox import Inbox, InboxFull
 from sbus.client.message_queue import Lost, MessageQueue
 from sbus.client.requests import WhoamiBarrier
-from sbus.errors import Disconnected, MessagesLost, PacketRefused, ProtocolViolation
+from sbus.errors import BusError, Disconnected, MessagesLost, PacketRefused, ProtocolViolation
 from sbus.protocol.codes import LAST_CODES
 from sbus.protocol.packets import Message
 
@@ -52,6 +52,55 @@ class TestMessages:
         feed(inbox, b"CMSG !/cred/whoami\0!/cred/1/2/3", b"CMSG !/news\0tomorrow")
         assert inbox.take() is None
         assert inbox.statistics().controls_ignored == 1
+
+
+def items_of(inbox: Inbox[Items]) -> list[Items | str]:
+    """All items, with what is raised between them."""
+    items: list[Items | str] = []
+    while True:
+        try:
+            item = inbox.take()
+        except BusError as error:
+            items.append(repr(error))
+            if inbox.ended and not len(inbox.own):
+                return items
+        else:
+            if item is None:
+                return items
+            items.append(item)
+
+
+PACKETS = st.sampled_from(
+    [
+        *(b"MSG a\x001", b"MSG a\x00", b"MSG \x00x\0y", b"MSG !/cred/1/2/3/reply/x\0t\0", b"MSG "),
+        *(
+            b"CMSG !/lost\x004",
+            b"CMSG !/error\0not-allowed no",
+            b"CMSG !/cred/whoami\0!/cred/1/2/3",
+        ),
+        *(
+            b"CMSG !/from\x001 2 3 4 5 MSG a\x002",
+            b"MSG no end",
+            b"MS",
+            b"CMSG !/error\0kicked away",
+        ),
+    ]
+)
+
+
+class TestMessagesThatAreTakenInTogether:
+    @given(st.lists(PACKETS, max_size=20), st.booleans())
+    def test_come_out_as_one_by_one(self, packets: list[bytes], has_asked: bool) -> None:
+        together, one_by_one = make_inbox("report"), make_inbox("report")
+        if has_asked:
+            together.replies.key = one_by_one.replies.key = b"!/cred/1/2/3/reply/x"
+        feed(one_by_one, *packets)
+        left = iter(packets)
+        while (packet := together.feed_messages(left)) is not None:
+            together.feed(packet)
+        assert together.statistics() == one_by_one.statistics()
+        together.own.check_invariants()
+        assert items_of(together) == items_of(one_by_one)
 
 
 class TestLosses:
