@@ -36,7 +36,8 @@ from sbus.version import __version__
 
 if TYPE_CHECKING:
     from sbus import blocking
-    from sbus.client.connection import Connection, connect
+    from sbus.client.asynchronous import connect
+    from sbus.client.connection import Connection
     from sbus.client.inbox import InboxFull, InboxStatistics
     from sbus.client.message_queue import Lost, NotKept, Reconnected
     from sbus.client.requests import Identity
@@ -89,7 +90,7 @@ _HOMES = {
     "Receipt": "sbus.protocol.receipts",
     "Reconnected": "sbus.client.message_queue",
     "Sender": "sbus.protocol.packets",
-    "connect": "sbus.client.connection",
+    "connect": "sbus.client.asynchronous",
 }
 
 

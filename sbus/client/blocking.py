@@ -8,26 +8,26 @@ it.
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
-from sbus.client.blocking_last_values import joined, serve
-from sbus.client.blocking_link import BlockingLink, Deadline
-from sbus.client.blocking_member_watch import MemberWatch, list_members, watching
-from sbus.client.blocking_request_reply import RequestStream, answering, request
-from sbus.client.blocking_subscription import Subscription, subscription
-from sbus.client.blocking_worker_group import WorkerGroup, working
+from sbus.client import connection
+from sbus.client.blocking_link import Block, BlockingLink
+from sbus.client.blocking_streams import (
+    MemberWatch,
+    Receiving,
+    RequestStream,
+    Subscription,
+    WorkerGroup,
+)
 from sbus.client.inbox import InboxStatistics
-from sbus.client.link import READ_PACKETS_MAX, Link
+from sbus.client.link import Link
 from sbus.client.message_queue import Item, Losses, Lost
-from sbus.client.names import raise_refusal
 from sbus.client.options import LinkOptions
-from sbus.client.packet_encoder import to_bytes
 from sbus.client.replies import REQUEST_SECONDS
 from sbus.client.requests import Identity
 from sbus.client.snapshot import JOIN_SECONDS
-from sbus.client.value_store import BYTES_MAX, KEYS_MAX, ValueStore
-from sbus.errors import Disconnected
-from sbus.protocol.packets import SUBSCRIBE_WORD, Message
+from sbus.client.value_store import BYTES_MAX, KEYS_MAX
+from sbus.protocol.packets import Message
 from sbus.protocol.presence import Member
 from sbus.protocol.receipts import Receipt
 
@@ -70,46 +70,40 @@ def connect(
 
     Raises AddressError, ConfigurationError, and Disconnected when the bus refuses the connection.
     """
-    bus = Connection[Any](Link(address, losses, options))
+    io = BlockingLink[Any](Link(address, losses, options))
+    bus = Connection[Any](io)
     try:
-        bus._io.open(Deadline(timeout_seconds))
+        io.run(io.open(), timeout_seconds)
     except BaseException:
         bus.close()
         raise
     return bus
 
 
-class Connection(Generic[Item]):
+class Connection(Receiving[Item]):
     """A connection to a bus, made by `connect`; iterating over it receives messages.
 
-    Every call except `close` and `statistics` raises Disconnected when the bus has gone, with the
-    reason if there was one, or waits for the next bus if it is to `reconnect`; and it raises
-    ProtocolViolation when the peer is not a bus, and RuntimeError while another thread is in a
-    call. Text is sent as UTF-8; a NUL in a key or pattern is a ValueError, and
-    any other mistake in one is PacketRefused. Section names refer to
-    the protocol.
+    It has the methods of `sbus.Connection`, which say more. Every one except `close` and
+    `statistics` raises Disconnected when the bus has gone, with the reason if there was one, or
+    waits for the next bus if it is to `reconnect`; ProtocolViolation when the peer is not a bus;
+    and RuntimeError while another thread is in a call.
     """
 
-    def __init__(self, link: Link[Item]) -> None:
-        self._link = link
-        self._io = BlockingLink(link)
+    def __init__(self, io: BlockingLink[Item]) -> None:
+        self._io: BlockingLink[Item] = io
+        self._link = io.link
+        self._bus = connection.Connection(io)
 
     # -- sending -------------------------------------------------------------------------------
 
     def subscribe(self, pattern: bytes | str, *, timeout_seconds: float | None = None) -> None:
-        """Subscribe to `pattern`, once more than before ("Transport").
-
-        The subscription is in force for every message that is published after a later `sync`.
-        """
-        packet = self._link.encoder.subscribe(pattern)
-        self._link.inbox.routes.note_subscribed(packet)
-        self._io.send(packet, Deadline(timeout_seconds))
+        """Subscribe to `pattern`, once more than before: in force for every message that is
+        published after a later `sync`."""
+        self._io.run(self._bus.subscribe(pattern), timeout_seconds)
 
     def unsubscribe(self, pattern: bytes | str, *, timeout_seconds: float | None = None) -> None:
-        """Undo one `subscribe` with the same pattern ("Transport")."""
-        packet = self._link.encoder.unsubscribe(pattern)
-        self._io.send(packet, Deadline(timeout_seconds))
-        self._link.inbox.routes.note_unsubscribed(packet)
+        """Undo one `subscribe` with the same pattern."""
+        self._io.run(self._bus.unsubscribe(pattern), timeout_seconds)
 
     def publish(
         self,
@@ -120,10 +114,9 @@ class Connection(Generic[Item]):
     ) -> None:
         """Publish a message; waits while the bus holds this client back.
 
-        Raises PacketRefused for more than `packet_bytes_max` bytes; a refusal by the bus is raised
-        by a later `sync`, `whoami` or `receive`.
+        A refusal by the bus is raised by a later `sync`, `whoami` or `receive`.
         """
-        self._io.send(self._link.encoder.publish(key, payload), Deadline(timeout_seconds))
+        self._io.send_now(self._link.encoder.publish(key, payload), timeout_seconds)
 
     def publish_many(
         self,
@@ -136,9 +129,7 @@ class Connection(Generic[Item]):
 
         Raises the same as `publish`; the payloads before that have been sent.
         """
-        self._io.send_many(
-            self._link.encoder.publish_many(key, payloads), Deadline(timeout_seconds)
-        )
+        self._io.run(self._bus.publish_many(key, payloads), timeout_seconds)
 
     def publish_with_receipt(
         self,
@@ -147,24 +138,8 @@ class Connection(Generic[Item]):
         *,
         timeout_seconds: float | None = None,
     ) -> Receipt:
-        """Publish a message, and return what has become of it: how many clients it was sent to,
-        for how many it waits, and how many have lost it.
-
-        Raises PacketRefused if it was not published, and ConnectionInterrupted if the connection
-        was lost and made again meanwhile. ConfigurationError in the dot dialect.
-        """
-        link, deadline = self._link, Deadline(timeout_seconds)
-        link.encoder.must_have_control_messages()
-        opened = link.inbox.receipts.open(link.encoder.publish(key, payload))
-        try:
-            with self._io.call:
-                self._io.send(opened.packet, deadline)
-                while opened.result is None:
-                    link.inbox.raise_end()
-                    self._io.read(READ_PACKETS_MAX, deadline)
-        finally:
-            link.inbox.receipts.close(opened)
-        return opened.receipt()
+        """Publish a message, and return what has become of it."""
+        return self._io.run(self._bus.publish_with_receipt(key, payload), timeout_seconds)
 
     def control(
         self,
@@ -173,40 +148,22 @@ class Connection(Generic[Item]):
         *,
         timeout_seconds: float | None = None,
     ) -> None:
-        """Send a control message ("Flood control"); ConfigurationError in the dot dialect."""
-        packet, requests = self._link.control_packet(key, payload)
-        self._io.send(packet, Deadline(timeout_seconds), requests)
+        """Send a control message."""
+        self._io.run(self._bus.control(key, payload), timeout_seconds)
 
     # -- asking --------------------------------------------------------------------------------
 
     def sync(self, *, timeout_seconds: float | None = None) -> None:
-        """Return when the bus has processed everything that was sent before.
-
-        Raises PacketRefused if it refused any of that, MessagesUnconfirmed if the connection was
-        lost meanwhile, and InboxFull when too many messages come before its reply. In the dot
-        dialect the reply is a message to oneself, and a bus that drops messages for this client may
-        drop it: use a timeout there.
-        """
-        self._io.ask(self._link.barrier, Deadline(timeout_seconds))
+        """Return when the bus has processed everything that was sent before."""
+        self._io.run(self._bus.sync(), timeout_seconds)
 
     def whoami(self, *, timeout_seconds: float | None = None) -> Identity:
-        """This client's peer credentials ("Secret messages"); includes a `sync`.
-
-        ConfigurationError in the dot dialect.
-        """
-        self._link.encoder.must_have_control_messages()
-        self._io.ask(self._link.barrier, Deadline(timeout_seconds))
-        return self._link.identity()
+        """This client's peer credentials; includes a `sync`."""
+        return self._io.run(self._bus.whoami(), timeout_seconds)
 
     def me(self, *, timeout_seconds: float | None = None) -> "MeResult":
-        """What the bus knows about this client's user: clients, subscriptions, losses, limits.
-
-        Includes a `sync`. ConfigurationError in the dot dialect. A bus of an earlier version does
-        not reply: use a timeout.
-        """
-        self._link.encoder.must_have_control_messages()
-        self._io.ask(self._link.inbox.me, Deadline(timeout_seconds))
-        return self._link.inbox.me.result()
+        """What the bus knows about this client's user; includes a `sync`."""
+        return self._io.run(self._bus.me(), timeout_seconds)
 
     # -- receiving -----------------------------------------------------------------------------
 
@@ -216,7 +173,7 @@ class Connection(Generic[Item]):
         Raises MessagesLost exactly where messages are missing (unless losses are reported), and
         PacketRefused for packets of this client; in both cases the next call continues.
         """
-        return self._io.take(self._link.inbox.own, Deadline(timeout_seconds))
+        return self._io.take_now(self._link.inbox.own, timeout_seconds)
 
     def receive_many(
         self, limit: int = 1024, *, timeout_seconds: float | None = None
@@ -225,31 +182,15 @@ class Connection(Generic[Item]):
 
         Raises the same as `receive`; a loss after other messages is raised by the next call.
         """
-        return self._io.take_many(self._link.inbox.own, limit, Deadline(timeout_seconds))
+        return self._io.run(self._io.take_many(self._link.inbox.own, limit), timeout_seconds)
 
     def subscription(
         self, pattern: bytes | str, *more: bytes | str, timeout_seconds: float | None = None
     ) -> AbstractContextManager[Subscription[Item]]:
         """`with bus.subscription("a/*", "b/") as messages`: a stream of its own of the messages
-        that match one of these patterns, each message once; in force when the block begins.
-
-        A connection can have several. Each has a queue of `inbox_messages_max` and
-        `inbox_bytes_max`; when that is full, it loses messages, and the others do not. The
-        connection itself then receives what matches its own subscriptions, likewise.
-        """
-        packets = list(map(self._link.encoder.subscribe, (pattern, *more)))
-        return subscription(self._io, packets, Deadline(timeout_seconds))
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Item:
-        try:
-            return self.receive()
-        except Disconnected:
-            if self._link.closed:
-                raise StopIteration from None
-            raise
+        that match one of these patterns."""
+        opened = self._bus.subscription(pattern, *more)
+        return Block(self._io, opened, Subscription, timeout_seconds)
 
     # -- names ---------------------------------------------------------------------------------
 
@@ -260,38 +201,26 @@ class Connection(Generic[Item]):
         will: tuple[bytes | str, bytes | str] | None = None,
         timeout_seconds: float | None = None,
     ) -> None:
-        """Take a name, by which others see this client ("Presence"). When it goes without `leave`,
-        the bus publishes the `will`, a key and a payload.
-
-        Raises PacketRefused, with the code `name-taken` if another client of this user has it. A
-        connection that was made again takes its name again; if it cannot, the next call raises
-        that. ConfigurationError in the dot dialect.
-        """
-        self._link.encoder.must_have_control_messages()
-        request = self._link.inbox.names.join(name, will)
-        self._io.ask(request, Deadline(timeout_seconds))
-        raise_refusal(request)
+        """Take a name, by which others see this client. When it goes without `leave`, the bus
+        publishes the `will`, a key and a payload."""
+        self._io.run(self._bus.join(name, will=will), timeout_seconds)
 
     def leave(self, *, timeout_seconds: float | None = None) -> None:
         """Give the name up, if this client has one. Its will is not published."""
-        self._link.encoder.must_have_control_messages()
-        self._io.ask(self._link.inbox.names.leave(), Deadline(timeout_seconds))
+        self._io.run(self._bus.leave(), timeout_seconds)
 
     def members(
         self, pattern: bytes | str = "*/*", *, timeout_seconds: float | None = None
     ) -> list[Member]:
-        """Who has a name that matches `UID/NAME-PATTERN` ("Presence"); includes a `sync`."""
-        self._link.encoder.must_have_control_messages()
-        return list_members(self._io, pattern, Deadline(timeout_seconds))
+        """Who has a name that matches `UID/NAME-PATTERN`; includes a `sync`."""
+        return self._io.run(self._bus.members(pattern), timeout_seconds)
 
     def watch_members(
         self, pattern: bytes | str = "*/*", *, timeout_seconds: float | None = None
     ) -> AbstractContextManager[MemberWatch]:
         """`with bus.watch_members("*/worker-*") as watch`: `watch.members()` are those who are
-        there, and iterating over it receives each change. Everybody who watches sees the same
-        members at the same place among the messages."""
-        self._link.encoder.must_have_control_messages()
-        return watching(self._io, pattern, Deadline(timeout_seconds))
+        there, and iterating over it receives each change."""
+        return Block(self._io, self._bus.watch_members(pattern), MemberWatch, timeout_seconds)
 
     # -- requests and answers ------------------------------------------------------------------
 
@@ -302,22 +231,18 @@ class Connection(Generic[Item]):
         *,
         timeout_seconds: float | None = REQUEST_SECONDS,
     ) -> bytes:
-        """Publish a request, and return the payload of the first answer.
-
-        Raises TimeoutError, NobodyListens at once if no client receives it, PacketRefused,
-        RequestFailed if the answer is that it failed, and ConnectionInterrupted if the connection
-        was lost and made again meanwhile. ConfigurationError in the dot dialect.
-        """
-        self._link.encoder.must_have_control_messages()
-        return request(self._io, key, payload, timeout_seconds)
+        """Publish a request, and return the payload of the first answer."""
+        return self._io.run(self._bus.request(key, payload, timeout_seconds=timeout_seconds))
 
     def requests(
         self, pattern: bytes | str, *more: bytes | str, timeout_seconds: float | None = None
     ) -> AbstractContextManager[RequestStream]:
         """`with bus.requests("sums/*") as requests`: a stream of the requests whose keys match one
-        of these patterns; in force when the block begins. See `subscription`."""
-        packets = list(map(self._link.encoder.subscribe, (pattern, *more)))
-        return answering(self._io, packets, Deadline(timeout_seconds))
+        of these patterns."""
+        opened = self._bus.requests(pattern, *more)
+        return Block(self._io, opened, RequestStream, timeout_seconds)
+
+    # -- worker groups -------------------------------------------------------------------------
 
     def worker_group(
         self,
@@ -326,10 +251,10 @@ class Connection(Generic[Item]):
         *more: bytes | str,
         timeout_seconds: float | None = None,
     ) -> AbstractContextManager[WorkerGroup]:
-        """See `sbus.Connection.worker_group`; the timeout is for joining."""
-        self._link.encoder.must_have_control_messages()
-        packets = list(map(self._link.encoder.subscribe, (pattern, *more)))
-        return working(self._io, to_bytes(name, "a name"), packets, Deadline(timeout_seconds))
+        """`with bus.worker_group("resizers", "jobs/*") as jobs`: be one of the clients among which
+        the messages that match a pattern are shared; the timeout is for joining."""
+        opened = self._bus.worker_group(name, pattern, *more)
+        return Block(self._io, opened, WorkerGroup, timeout_seconds)
 
     # -- last values ---------------------------------------------------------------------------
 
@@ -337,16 +262,9 @@ class Connection(Generic[Item]):
         self, pattern: bytes | str, *, timeout_seconds: float | None = JOIN_SECONDS
     ) -> AbstractContextManager[Subscription[Item]]:
         """`with bus.last_values("lamps/") as messages`: the newest message of each key that
-        matches, and then all that follow, none missing and none twice.
-
-        A service has to keep them, see `serve_last_values`. Otherwise a stream as `subscription`
-        gives. A gap at its beginning tells how many messages the service has not kept. Raises
-        TimeoutError if none has come within `timeout_seconds`, and RequestFailed if the service
-        does not keep all that matches. ConfigurationError in the dot dialect.
-        """
-        self._link.encoder.must_have_control_messages()
-        packet = self._link.encoder.subscribe(pattern)
-        return joined(self._io, packet.removeprefix(SUBSCRIBE_WORD), Deadline(timeout_seconds))
+        matches, and then all that follow."""
+        opened = self._bus.last_values(pattern, timeout_seconds=timeout_seconds)
+        return Block(self._io, opened, Subscription)
 
     def serve_last_values(
         self,
@@ -356,15 +274,11 @@ class Connection(Generic[Item]):
         bytes_max: int = BYTES_MAX,
     ) -> None:
         """Keep the newest message of each key that matches one of these patterns, from now on, for
-        clients that ask with `last_values`. Does not return.
-
-        At most `keys_max` keys, and `bytes_max` bytes of keys and payloads: beyond that, the values
-        that have not changed for the longest time are forgotten.
-        """
-        packets = map(self._link.encoder.subscribe, (pattern, *more))
-        patterns = [packet.removeprefix(SUBSCRIBE_WORD) for packet in packets]
-        store = ValueStore(patterns, self._link.dialect, keys_max=keys_max, bytes_max=bytes_max)
-        serve(self._io, patterns, store)
+        clients that ask with `last_values`. Does not return."""
+        service = self._bus.serve_last_values(
+            pattern, *more, keys_max=keys_max, bytes_max=bytes_max
+        )
+        self._io.run(service)
 
     # -- the connection itself -----------------------------------------------------------------
 

@@ -1,21 +1,25 @@
-"""A connection for programs without an event loop: waiting for what a `Link` cannot do at once."""
+"""A connection that stops the thread while it waits, for programs without an event loop."""
 
-import contextlib
 import select
 import threading
 import time
-from collections.abc import Iterator
-from typing import Generic, NoReturn
-
-from sbus.client.link import (
-    CONNECT_RETRY_SECONDS,
-    READ_PACKETS_MAX,
-    REASON_SECONDS_MAX,
-    SEND_RETRY_SECONDS,
-    Link,
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    contextmanager,
+    nullcontext,
+    suppress,
 )
+from types import TracebackType
+from typing import Any, Generic, NoReturn, TypeVar
+
+from sbus.client.link import Link
 from sbus.client.message_queue import Item, MessageQueue
-from sbus.client.requests import Requests
+from sbus.client.waiting_link import WaitingLink
+
+T = TypeVar("T")
+Opened = TypeVar("Opened")
 
 
 class Deadline:
@@ -61,12 +65,15 @@ class _Call:
         self.in_use.release()
 
 
-class BlockingLink(Generic[Item]):
+class BlockingLink(WaitingLink[Item]):
     """A link of one thread at a time."""
 
     def __init__(self, link: Link[Item]) -> None:
-        self.link = link
+        super().__init__(link)
+        self.sending = nullcontext()
         self.call = _Call()
+        self._deadline = Deadline(None)
+        """Of the present call."""
         self._closing = threading.Event()
         """Set when another thread closes the connection."""
 
@@ -82,108 +89,98 @@ class BlockingLink(Generic[Item]):
         finally:
             self.call.in_use.release()
 
-    def open(self, deadline: Deadline) -> None:
-        """Connect, and greet the bus."""
-        while not self.link.connect_nowait():
-            if deadline.left_ms() == 0:
-                deadline.expire()
-            time.sleep(CONNECT_RETRY_SECONDS)
-        for packet in self.link.greetings:
-            self.send(packet, deadline)
-        if self.link.can_reconnect:
-            self.ask(self.link.barrier, deadline)  # later, a refusal may concern a packet
+    # -- calls ---------------------------------------------------------------------------------
 
-    def send(self, packet: bytes, deadline: Deadline, requests: Requests | None = None) -> int:
-        """Send when the bus has room; returns the ticket if it is a request."""
-        with self.call:
-            while not self._try_to_send(packet, deadline):
-                self._wait(select.POLLOUT, deadline)
-            return self.link.note_request(packet, requests)
-
-    def send_many(self, packets: Iterator[bytes], deadline: Deadline) -> None:
-        """Send all of these, which are no requests, when the bus has room."""
-        with self.call:
-            while (packet := self.link.send_many_nowait(packets)) is not None:
-                self.send(packet, deadline)
-
-    def _try_to_send(self, packet: bytes, deadline: Deadline) -> bool:
-        while True:
-            try:
-                return self.link.send_nowait(packet)
-            except BrokenPipeError:
-                self._find_reason(deadline)
-
-    def ask(self, requests: Requests, deadline: Deadline) -> None:
-        """Return when the bus has replied to a new request."""
-        with self.call:
-            while not self._ask_once(requests, deadline):
-                pass
-            self.link.inbox.raise_errors()
-
-    def _ask_once(self, requests: Requests, deadline: Deadline) -> bool:
-        """Whether the connection was not lost before the reply."""
-        link = self.link
-        ticket = self.send(requests.encode(), deadline, requests)
-        before = link.interruptions
+    def run(self, call: Coroutine[Any, Any, T], timeout_seconds: float | None = None) -> T:
+        """What this coroutine above this link returns. Raises TimeoutError."""
         try:
-            while not requests.is_settled(ticket):
-                link.inbox.raise_end()
-                self.read(READ_PACKETS_MAX, deadline)
+            with self.call:
+                before, self._deadline = self._deadline, Deadline(timeout_seconds)
+                try:
+                    call.send(None)
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
+                finally:
+                    self._deadline = before
         finally:
-            requests.abandon(ticket)
-        return link.interruptions == before
+            call.close()
+        raise AssertionError("it waits for something else than this link")
 
-    def take(self, queue: MessageQueue[Item], deadline: Deadline) -> Item:
-        """The next item of this queue; waits until there is one."""
+    def send_now(self, packet: bytes, timeout_seconds: float | None) -> None:
+        """Send, without the cost of a coroutine if the bus has room."""
+        with self.call, suppress(BrokenPipeError):
+            if self.link.send_nowait(packet):
+                return
+        self.run(self.send(packet), timeout_seconds)
+
+    def take_now(self, queue: MessageQueue[Item], timeout_seconds: float | None) -> Item:
+        """Take an item, without the cost of a coroutine if one waits."""
         with self.call:
-            while (item := self.link.inbox.take_from(queue)) is None:
-                self.read(READ_PACKETS_MAX, deadline)
-        return item
+            item = self.link.inbox.take_from(queue)
+        return self.run(self.take(queue), timeout_seconds) if item is None else item
 
-    def take_many(self, queue: MessageQueue[Item], limit: int, deadline: Deadline) -> list[Item]:
-        """Up to `limit` items of this queue; waits until there is one."""
-        with self.call:
-            while not (items := self.link.inbox.take_many_from(queue, limit)):
-                self.read(limit, deadline)
-        return items
+    # -- the way of waiting --------------------------------------------------------------------
 
-    def read(self, packets_max: int, deadline: Deadline) -> None:
-        """Return when something may have arrived."""
-        if self.link.is_lost:
-            self._reconnect(deadline)
-        elif not self.link.read_nowait(packets_max):
-            if self.link.is_mark_due:
-                deadline.wait(self._closing, SEND_RETRY_SECONDS)
-            else:
-                self._wait(select.POLLIN, deadline)
+    @contextmanager
+    def limit(self, seconds: float | None) -> Iterator[None]:
+        before = self._deadline
+        if seconds is not None:
+            self._deadline = Deadline(seconds)
+        try:
+            yield
+        finally:
+            self._deadline = before
 
-    def read_ahead(self, packets_max: int) -> None:
-        """Read what has arrived."""
-        with self.call:
-            if not self.link.is_lost:
-                self.link.read_nowait(packets_max)
+    @contextmanager
+    def give_up_after(self, seconds: float, *, shield: bool = False) -> Iterator[None]:
+        with suppress(TimeoutError), self.limit(seconds):
+            yield
 
-    def _wait(self, events: int, deadline: Deadline) -> None:
+    async def checkpoint(self) -> None:
+        """There are no other tasks."""
+
+    async def wait_readable(self) -> None:
+        self._wait(select.POLLIN)
+
+    async def wait_writable(self) -> None:
+        self._wait(select.POLLOUT)
+
+    def _wait(self, events: int) -> None:
         poll = select.poll()
         poll.register(self.link.sock, events)
-        if not poll.poll(deadline.left_ms()):
-            deadline.expire()
+        if not poll.poll(self._deadline.left_ms()):
+            self._deadline.expire()
 
-    def _find_reason(self, deadline: Deadline) -> None:
-        """The bus accepts nothing more; the reason may be the next packet that arrives. Returns
-        when the connection has been made again, or raises the reason."""
-        link, inbox = self.link, self.link.inbox
-        soon = Deadline(REASON_SECONDS_MAX)
-        with contextlib.suppress(TimeoutError):
-            while not (inbox.ended or link.is_lost) and inbox.has_room:
-                self.read(READ_PACKETS_MAX, soon)
-        link.give_up()
-        while link.is_lost:
-            self.read(READ_PACKETS_MAX, deadline)
+    async def pause(self, seconds: float) -> None:
+        self._deadline.wait(self._closing, seconds)
 
-    def _reconnect(self, deadline: Deadline) -> None:
-        for wait in self.link.reconnect():
-            if wait == "readable":
-                self._wait(select.POLLIN, deadline)
-            else:
-                deadline.wait(self._closing, wait)
+    read = WaitingLink.read_alone
+
+
+class Block(AbstractContextManager[Opened], Generic[T, Opened]):
+    """A block of the asynchronous client, without an event loop."""
+
+    def __init__(
+        self,
+        io: BlockingLink[Any],
+        block: AbstractAsyncContextManager[T],
+        make: Callable[[BlockingLink[Any], T], Opened],
+        timeout_seconds: float | None = None,
+    ) -> None:
+        """What it gives is made from what the other block gives; the timeout is for entering."""
+        self._io = io
+        self._block = block
+        self._make = make
+        self._timeout_seconds = timeout_seconds
+
+    def __enter__(self) -> Opened:
+        return self._make(self._io, self._io.run(self._block.__aenter__(), self._timeout_seconds))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        return self._io.run(self._block.__aexit__(kind, error, traceback))

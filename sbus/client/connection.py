@@ -1,20 +1,14 @@
-"""The client library for trio and asyncio; anyio finds out which of them runs.
+"""A connection as programs with trio or asyncio use it. Every public coroutine is a checkpoint."""
 
-Every public coroutine is a checkpoint.
-"""
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING
 
-from collections.abc import AsyncIterator, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, Unpack, overload
-
-from sbus.client.async_link import AsyncLink
 from sbus.client.inbox import InboxStatistics
 from sbus.client.last_values import joined, serve
-from sbus.client.link import READ_PACKETS_MAX, Link
 from sbus.client.member_watch import MemberWatch, list_members, watching
-from sbus.client.message_queue import Item, Losses, Lost
+from sbus.client.message_queue import Item
 from sbus.client.names import raise_refusal
-from sbus.client.options import LinkOptions
 from sbus.client.packet_encoder import to_bytes
 from sbus.client.replies import REQUEST_SECONDS
 from sbus.client.request_reply import RequestStream, answering, request
@@ -22,9 +16,9 @@ from sbus.client.requests import Identity
 from sbus.client.snapshot import JOIN_SECONDS
 from sbus.client.subscription import Subscription, subscription
 from sbus.client.value_store import BYTES_MAX, KEYS_MAX, ValueStore
+from sbus.client.waiting_link import Receiving, WaitingLink
 from sbus.client.worker_group import WorkerGroup, working
-from sbus.errors import Disconnected
-from sbus.protocol.packets import SUBSCRIBE_WORD, Message
+from sbus.protocol.packets import SUBSCRIBE_WORD
 from sbus.protocol.presence import Member
 from sbus.protocol.receipts import Receipt
 
@@ -32,60 +26,19 @@ if TYPE_CHECKING:
     from sbus.protocol.admin_results import MeResult
 
 
-@overload
-def connect(
-    address: str | None = None,
-    *,
-    losses: Literal["raise"] = "raise",
-    **options: Unpack[LinkOptions],
-) -> "AbstractAsyncContextManager[Connection[Message]]": ...
-
-
-@overload
-def connect(
-    address: str | None = None, *, losses: Literal["report"], **options: Unpack[LinkOptions]
-) -> "AbstractAsyncContextManager[Connection[Message | Lost]]": ...
-
-
-def connect(
-    address: str | None = None, *, losses: Losses = "raise", **options: Unpack[LinkOptions]
-) -> "AbstractAsyncContextManager[Connection[Any]]":
-    """Connect to the bus at `address`. The default is `$SBUS_ADDRESS`, else the user's own bus at
-    `$XDG_RUNTIME_DIR/sbus.socket`, else `/run/sbus.socket`.
-
-    With `losses="report"` a gap in the messages is an item, `Lost`; otherwise it raises
-    MessagesLost. For further options see `LinkOptions`. Leaving the block closes the connection.
-
-    Raises AddressError, ConfigurationError, and Disconnected when the bus refuses the connection.
-    """
-    return _connected(address, losses, options)
-
-
-@asynccontextmanager
-async def _connected(
-    address: str | None, losses: Losses, options: LinkOptions
-) -> "AsyncIterator[Connection[Any]]":
-    bus = Connection[Any](Link(address, losses, options))
-    try:
-        await bus._io.open()
-        yield bus
-    finally:
-        bus.close()
-
-
-class Connection(Generic[Item]):
+class Connection(Receiving[Item]):
     """A connection to a bus, made by `connect`; iterating over it receives messages.
 
     Every call except `close` and `statistics` raises Disconnected when the bus has gone, with the
     reason if there was one, or waits for the next bus if it is to `reconnect`; and it raises
     ProtocolViolation when the peer is not a bus. Text is sent as UTF-8; a NUL in a key or pattern
-    is a ValueError, and
-    any other mistake in one is PacketRefused. Section names refer to the protocol.
+    is a ValueError, and any other mistake in one is PacketRefused. Section names refer to the
+    protocol.
     """
 
-    def __init__(self, link: Link[Item]) -> None:
-        self._link = link
-        self._io = AsyncLink(link)
+    def __init__(self, io: WaitingLink[Item]) -> None:
+        self._io: WaitingLink[Item] = io
+        self._link = io.link
 
     # -- sending -------------------------------------------------------------------------------
 
@@ -131,9 +84,7 @@ class Connection(Generic[Item]):
         opened = link.inbox.receipts.open(link.encoder.publish(key, payload))
         try:
             await self._io.send(opened.packet)
-            while opened.result is None:
-                link.inbox.raise_end()
-                await self._io.read(READ_PACKETS_MAX)
+            await self._io.read_until(lambda: opened.result is not None)
         finally:
             link.inbox.receipts.close(opened)
         return opened.receipt()
@@ -204,17 +155,6 @@ class Connection(Generic[Item]):
         """
         packets = list(map(self._link.encoder.subscribe, (pattern, *more)))
         return subscription(self._io, packets)
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Item:
-        try:
-            return await self.receive()
-        except Disconnected:
-            if self._link.closed:
-                raise StopAsyncIteration from None
-            raise
 
     # -- names ---------------------------------------------------------------------------------
 
@@ -309,8 +249,7 @@ class Connection(Generic[Item]):
         does not keep all that matches. ConfigurationError in the dot dialect.
         """
         self._link.encoder.must_have_control_messages()
-        packet = self._link.encoder.subscribe(pattern)
-        return joined(self._io, packet.removeprefix(SUBSCRIBE_WORD), timeout_seconds)
+        return joined(self._io, self._link.encoder.subscribe(pattern), timeout_seconds)
 
     async def serve_last_values(
         self,

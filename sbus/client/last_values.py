@@ -1,16 +1,14 @@
-"""A service that keeps the newest message of each key, and joining it, for trio and asyncio."""
+"""A service that keeps the newest message of each key, and joining it."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-import anyio
-
-from sbus.client.async_link import AsyncLink
 from sbus.client.message_queue import MessageQueue
 from sbus.client.snapshot import Joining
-from sbus.client.subscription import Subscription, send_at_end, subscribed
+from sbus.client.subscription import Subscription, subscribed
 from sbus.client.value_store import ValueStore
+from sbus.client.waiting_link import WaitingLink
 from sbus.protocol.last_values import request_key
 from sbus.protocol.packets import SUBSCRIBE_WORD, encode_subscribe, undone
 
@@ -19,24 +17,24 @@ MESSAGES_AT_ONCE = 1024
 
 @asynccontextmanager
 async def joined(
-    io: AsyncLink[Any], pattern: bytes, timeout_seconds: float | None
+    io: WaitingLink[Any], packet: bytes, timeout_seconds: float | None
 ) -> AsyncIterator[Subscription[Any]]:
-    """The last values and what follows them, within the block; see `Connection.last_values`."""
-    link = io.link
-    packet = encode_subscribe(pattern)
-    queue = link.new_queue("report")
-    messages = link.new_queue()
-    async with subscribed(io, [packet], queue):
-        with anyio.fail_after(timeout_seconds):
+    """The last values that match this `SUB` and what follows them, within the block; see
+    `Connection.last_values`."""
+    queue = io.link.new_queue("report")
+    messages = io.link.new_queue()
+    async with AsyncExitStack() as stack:
+        with io.limit(timeout_seconds):
+            await stack.enter_async_context(subscribed(io, [packet], queue))
             await _join(io, packet, queue, messages)
         try:
             yield Subscription(io, messages)
         finally:
-            link.inbox.routes.close(messages)
+            io.link.inbox.routes.close(messages)
 
 
 async def _join(
-    io: AsyncLink[Any], packet: bytes, queue: MessageQueue[Any], messages: MessageQueue[Any]
+    io: WaitingLink[Any], packet: bytes, queue: MessageQueue[Any], messages: MessageQueue[Any]
 ) -> None:
     """Fill the queue for the program, and have what comes after it go there."""
     link = io.link
@@ -60,10 +58,10 @@ async def _join(
         link.inbox.routes.open([packet], messages)
         link.inbox.routes.close(queue)
     finally:
-        await send_at_end(io, [undone(subscription) for subscription in own])
+        await io.send_at_end(*map(undone, own))
 
 
-async def serve(io: AsyncLink[Any], patterns: list[bytes], store: ValueStore) -> None:
+async def serve(io: WaitingLink[Any], patterns: list[bytes], store: ValueStore) -> None:
     """Keep the newest messages and answer joiners; see `Connection.serve_last_values`."""
     queue = io.link.new_queue("report")
     packets = [encode_subscribe(text) for it in patterns for text in (it, request_key(it))]

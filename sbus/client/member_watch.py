@@ -1,21 +1,20 @@
-"""Who is there, for trio and asyncio."""
+"""Who is there."""
 
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Self
+from typing import Any
 
-from sbus.client.async_link import AsyncLink
 from sbus.client.message_queue import MessageQueue
 from sbus.client.names import Roster, presence_pattern, read_members
 from sbus.client.subscription import subscribed
-from sbus.errors import Disconnected
+from sbus.client.waiting_link import Receiving, WaitingLink
 from sbus.protocol.packets import Message
 from sbus.protocol.presence import Member, MemberChange
 
 
 async def list_members(
-    io: AsyncLink[Any], pattern: bytes | str, queue: MessageQueue[Any] | None = None
+    io: WaitingLink[Any], pattern: bytes | str, queue: MessageQueue[Any] | None = None
 ) -> list[Member]:
     """All members with such names. What is in this queue then comes behind the beginning of the
     list."""
@@ -31,14 +30,16 @@ async def list_members(
     return found
 
 
-class MemberWatch:
+class MemberWatch(Receiving[MemberChange]):
     """What `Connection.watch_members` opens; iterating over it receives changes.
 
     Nothing is missing in the end: where messages were lost, the bus is asked again who is there,
     and members that have gone meanwhile did so for the reason "unknown".
     """
 
-    def __init__(self, io: AsyncLink[Any], pattern: bytes | str, queue: MessageQueue[Any]) -> None:
+    def __init__(
+        self, io: WaitingLink[Any], pattern: bytes | str, queue: MessageQueue[Any]
+    ) -> None:
         self._io = io
         self._pattern = pattern
         self._queue = queue
@@ -64,20 +65,9 @@ class MemberWatch:
                 self._changes.extend(await self.ask())
         return self._changes.popleft()
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> MemberChange:
-        try:
-            return await self.receive()
-        except Disconnected:
-            if self._io.link.closed:
-                raise StopAsyncIteration from None
-            raise
-
 
 @asynccontextmanager
-async def watching(io: AsyncLink[Any], pattern: bytes | str) -> AsyncIterator[MemberWatch]:
+async def watching(io: WaitingLink[Any], pattern: bytes | str) -> AsyncIterator[MemberWatch]:
     """The members with such names, and changes of them, within the block."""
     packet = io.link.encoder.subscribe(presence_pattern(pattern))
     async with subscribed(io, [packet], io.link.new_queue("report")) as queue:

@@ -4,6 +4,7 @@ What is wrong with an argument is raised here, before anything is sent, as a bus
 for some of it. A pattern that is allowed, but hardly what is meant, is a PatternWarning.
 """
 
+import sys
 import warnings
 from collections.abc import Iterable, Iterator
 
@@ -18,8 +19,7 @@ from sbus.protocol.packets import (
 )
 from sbus.protocol.pattern_hints import pattern_hint
 
-CALLER_OF_CLIENT = 3
-"""The stack level of the program whose call the client library passes on to this module."""
+_LIBRARY = __name__.rpartition(".")[0]
 
 
 class PacketEncoder:
@@ -61,7 +61,7 @@ class PacketEncoder:
         checked = self._pattern(pattern)
         hint = pattern_hint(checked, self._dialect)
         if hint is not None:
-            warnings.warn(hint, PatternWarning, CALLER_OF_CLIENT)
+            warnings.warn(hint, PatternWarning, _level_of_program())
         return encode_subscribe(checked)
 
     def unsubscribe(self, pattern: bytes | str) -> bytes:
@@ -103,3 +103,11 @@ def to_bytes(value: bytes | str, what: str) -> bytes:
 
 def _refused(fault: ClientFault) -> PacketRefused:
     return PacketRefused(fault.code, fault.text)
+
+
+def _level_of_program() -> int:
+    """The stack level, for the caller, of the program that has called the client library."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_globals["__name__"].startswith(_LIBRARY) and frame.f_back is not None:
+        level, frame = level + 1, frame.f_back
+    return level

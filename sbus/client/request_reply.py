@@ -1,34 +1,30 @@
-"""Requests to other clients, and answers to theirs, for trio and asyncio."""
+"""Requests to other clients, and answers to theirs."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Self
+from typing import Any
 
-import anyio
-from anyio.lowlevel import checkpoint
-
-from sbus.client.async_link import AsyncLink
 from sbus.client.link import READ_PACKETS_MAX
 from sbus.client.message_queue import MessageQueue
 from sbus.client.replies import no_answer
 from sbus.client.subscription import subscribed
-from sbus.errors import Disconnected
+from sbus.client.waiting_link import Receiving, WaitingLink
 from sbus.protocol.packets import Message
 from sbus.protocol.request_reply import Envelope, encode_answer, parse_request
 
 
 async def request(
-    io: AsyncLink[Any], key: bytes | str, payload: bytes | str, timeout_seconds: float | None
+    io: WaitingLink[Any], key: bytes | str, payload: bytes | str, timeout_seconds: float | None
 ) -> bytes:
     """Publish a request, and return its answer; see `Connection.request`."""
     try:
-        with anyio.fail_after(timeout_seconds):
+        with io.limit(timeout_seconds):
             return await _request(io, key, payload)
     except TimeoutError:
         raise no_answer(key, timeout_seconds) from None
 
 
-async def _request(io: AsyncLink[Any], key: bytes | str, payload: bytes | str) -> bytes:
+async def _request(io: WaitingLink[Any], key: bytes | str, payload: bytes | str) -> bytes:
     link = io.link
     replies = link.inbox.replies
     if not replies.key:
@@ -42,9 +38,7 @@ async def _request(io: AsyncLink[Any], key: bytes | str, payload: bytes | str) -
     opened = replies.open(link.encoder, key, payload)
     try:
         await io.send(opened.receipt.packet)
-        while not opened.is_settled:
-            link.inbox.raise_end()
-            await io.read(READ_PACKETS_MAX)
+        await io.read_until(lambda: opened.is_settled)
         return opened.answer()
     finally:
         replies.close(opened)
@@ -53,18 +47,12 @@ async def _request(io: AsyncLink[Any], key: bytes | str, payload: bytes | str) -
 class Request:
     """A request of another client."""
 
-    def __init__(self, io: AsyncLink[Any], envelope: Envelope) -> None:
+    def __init__(self, io: WaitingLink[Any], envelope: Envelope) -> None:
         self._io = io
         self._envelope = envelope
-
-    @property
-    def key(self) -> bytes:
+        self.key = envelope.key
         """What it was published with."""
-        return self._envelope.key
-
-    @property
-    def payload(self) -> bytes:
-        return self._envelope.payload
+        self.payload = envelope.payload
 
     async def reply(self, payload: bytes | str = b"") -> None:
         """Answer it; of several answers the requester gets the first."""
@@ -80,21 +68,21 @@ class Request:
         await self._io.send(encoder.publish(self._envelope.reply_key, answer))
 
 
-class RequestStream:
+class RequestStream(Receiving[Request]):
     """What `Connection.requests` opens; iterating over it receives requests.
 
     No gap is raised, as the requester learns that its request was lost; and no refusal of an
     answer, as a requester chooses where its answer goes.
     """
 
-    def __init__(self, io: AsyncLink[Any], queue: MessageQueue[Any]) -> None:
+    def __init__(self, io: WaitingLink[Any], queue: MessageQueue[Any]) -> None:
         self._io = io
         self._queue = queue
 
     async def receive(self) -> Request:
         """The next request. Messages that are none are passed over."""
         if self._queue:
-            await checkpoint()
+            await self._io.checkpoint()
         while True:
             while not (items := self._queue.take_many(1)):
                 self._io.link.inbox.raise_end()
@@ -103,20 +91,9 @@ class RequestStream:
             if envelope is not None:
                 return Request(self._io, envelope)
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Request:
-        try:
-            return await self.receive()
-        except Disconnected:
-            if self._io.link.closed:
-                raise StopAsyncIteration from None
-            raise
-
 
 @asynccontextmanager
-async def answering(io: AsyncLink[Any], packets: list[bytes]) -> AsyncIterator[RequestStream]:
+async def answering(io: WaitingLink[Any], packets: list[bytes]) -> AsyncIterator[RequestStream]:
     """Requests under the patterns of these `SUB`, within the block."""
     async with subscribed(io, packets, io.link.new_queue("report")) as queue:
         yield RequestStream(io, queue)

@@ -1,52 +1,37 @@
 """A stream of the messages that match some patterns, on a connection that has several."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from typing import Any, Generic, Self
+from contextlib import asynccontextmanager
+from typing import Any
 
-import anyio
-
-from sbus.client.async_link import AsyncLink
-from sbus.client.link import REASON_SECONDS_MAX
 from sbus.client.message_queue import Item, MessageQueue
-from sbus.errors import Disconnected
+from sbus.client.waiting_link import Receiving, WaitingLink
 from sbus.protocol.packets import undone
 
 
-class Subscription(Generic[Item]):
+class Subscription(Receiving[Item]):
     """What `Connection.subscription` opens; iterating over it receives messages.
 
     A gap is where the bus has dropped messages for the connection, as it may concern every
     subscription, or where the program has not taken them soon enough.
     """
 
-    def __init__(self, io: AsyncLink[Item], queue: MessageQueue[Item]) -> None:
-        self._io = io
-        self._queue = queue
+    def __init__(self, io: WaitingLink[Item], queue: MessageQueue[Item]) -> None:
+        self._io: WaitingLink[Item] = io
+        self.queue = queue
 
     async def receive(self) -> Item:
         """The next message; raises the same as that of the connection."""
-        return await self._io.take(self._queue)
+        return await self._io.take(self.queue)
 
     async def receive_many(self, limit: int = 1024) -> list[Item]:
         """Up to `limit` (at least 1) messages; waits until there is one."""
-        return await self._io.take_many(self._queue, limit)
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Item:
-        try:
-            return await self.receive()
-        except Disconnected:
-            if self._io.link.closed:
-                raise StopAsyncIteration from None
-            raise
+        return await self._io.take_many(self.queue, limit)
 
 
 @asynccontextmanager
 async def subscription(
-    io: AsyncLink[Item], packets: list[bytes]
+    io: WaitingLink[Item], packets: list[bytes]
 ) -> AsyncIterator[Subscription[Item]]:
     """A stream of the messages that match a pattern of these `SUB`, within the block."""
     async with subscribed(io, packets, io.link.new_queue()) as queue:
@@ -55,7 +40,7 @@ async def subscription(
 
 @asynccontextmanager
 async def subscribed(
-    io: AsyncLink[Any], packets: list[bytes], queue: MessageQueue[Any]
+    io: WaitingLink[Any], packets: list[bytes], queue: MessageQueue[Any]
 ) -> AsyncIterator[MessageQueue[Any]]:
     """Within the block, messages that match a pattern of these `SUB` go to this queue.
 
@@ -73,11 +58,4 @@ async def subscribed(
         yield queue
     finally:
         routes.close(queue)
-        await send_at_end(io, undo)
-
-
-async def send_at_end(io: AsyncLink[Any], packets: list[bytes]) -> None:
-    """Send what ends a block, also when it is cancelled, unless that takes too long."""
-    with anyio.move_on_after(REASON_SECONDS_MAX, shield=True), suppress(Disconnected):
-        for packet in packets:
-            await io.send(packet)
+        await io.send_at_end(*undo)

@@ -1,22 +1,17 @@
-"""Sharing jobs with the other members of a group, for trio and asyncio."""
+"""Sharing jobs with the other members of a group."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from typing import Any, Self
-
-import anyio
-from anyio.lowlevel import checkpoint
+from contextlib import asynccontextmanager
+from typing import Any
 
 from sbus.client import group_jobs
-from sbus.client.async_link import AsyncLink
 from sbus.client.group_jobs import GroupJobs
-from sbus.client.link import REASON_SECONDS_MAX
 from sbus.client.member_watch import list_members
 from sbus.client.message_queue import MessageQueue
 from sbus.client.names import raise_refusal
 from sbus.client.routes import spelling
 from sbus.client.subscription import subscribed
-from sbus.errors import Disconnected
+from sbus.client.waiting_link import Receiving, WaitingLink
 from sbus.protocol.packets import SUBSCRIBE_WORD, encode_publish, encode_subscribe
 from sbus.protocol.worker_groups import Group, done
 
@@ -26,23 +21,14 @@ MESSAGES_AT_ONCE = 1024
 class Job:
     """A job of this member."""
 
-    def __init__(self, io: AsyncLink[Any], jobs: GroupJobs, job: group_jobs.Job) -> None:
+    def __init__(self, io: WaitingLink[Any], jobs: GroupJobs, job: group_jobs.Job) -> None:
         self._io = io
         self._jobs = jobs
         self._job = job
-
-    @property
-    def place(self) -> int:
+        self.place = job.place
         """The job's place in the total order, which names it."""
-        return self._job.place
-
-    @property
-    def key(self) -> bytes:
-        return self._job.key
-
-    @property
-    def payload(self) -> bytes:
-        return self._job.payload
+        self.key = job.key
+        self.payload = job.payload
 
     async def done(self) -> None:
         """Tell the group. Until then, another member gets the job if this one goes away."""
@@ -51,21 +37,21 @@ class Job:
         self._jobs.finish(self._job)
 
 
-class WorkerGroup:
+class WorkerGroup(Receiving[Job]):
     """What `Connection.worker_group` opens; iterating over it receives this member's jobs.
 
     After an error other than PacketRefused and MessagesUnconfirmed there are no more: leave the
     block, so that the other members get the jobs, and begin another one.
     """
 
-    def __init__(self, io: AsyncLink[Any], queue: MessageQueue[Any], jobs: GroupJobs) -> None:
+    def __init__(self, io: WaitingLink[Any], queue: MessageQueue[Any], jobs: GroupJobs) -> None:
         self._io = io
         self._queue = queue
         self._jobs = jobs
 
     async def receive(self) -> Job:
         """The next job, which is this member's until it is `done`."""
-        await checkpoint()
+        await self._io.checkpoint()
         if self._jobs.has_room:
             self._io.read_ahead(MESSAGES_AT_ONCE)
             await self._feed(self._queue.take_many(MESSAGES_AT_ONCE))
@@ -80,21 +66,10 @@ class WorkerGroup:
             await self._io.send(encode_publish(self._jobs.group.key, self._jobs.group.here))
             self._jobs.must_answer = False
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Job:
-        try:
-            return await self.receive()
-        except Disconnected:
-            if self._io.link.closed:
-                raise StopAsyncIteration from None
-            raise
-
 
 @asynccontextmanager
 async def working(
-    io: AsyncLink[Any], name: bytes, packets: list[bytes]
+    io: WaitingLink[Any], name: bytes, packets: list[bytes]
 ) -> AsyncIterator[WorkerGroup]:
     """Be a member within the block, for the jobs that match these `SUB`."""
     link = io.link
@@ -112,10 +87,11 @@ async def working(
             yield WorkerGroup(io, queue, jobs)
         finally:
             jobs.close()
-            await _leave(io)
+            leave = link.inbox.names.leave()
+            await io.send_at_end(leave.encode(), requests=leave)
 
 
-async def _join(io: AsyncLink[Any], queue: MessageQueue[Any], jobs: GroupJobs) -> None:
+async def _join(io: WaitingLink[Any], queue: MessageQueue[Any], jobs: GroupJobs) -> None:
     link = io.link
     request = link.inbox.names.join(jobs.name, None)
     await io.ask(request)
@@ -125,9 +101,3 @@ async def _join(io: AsyncLink[Any], queue: MessageQueue[Any], jobs: GroupJobs) -
     for item in queue.take_many(len(queue) or 1):
         jobs.feed(item)
     jobs.check_joined()
-
-
-async def _leave(io: AsyncLink[Any]) -> None:
-    request = io.link.inbox.names.leave()
-    with anyio.move_on_after(REASON_SECONDS_MAX, shield=True), suppress(Disconnected):
-        await io.send(request.encode(), request)

@@ -14,7 +14,7 @@ from sbus.errors import PacketRefused
 from sbus.unix.standard_streams import INPUT, OUTPUT
 
 if TYPE_CHECKING:
-    from sbus.client.blocking_request_reply import Request
+    from sbus.client.blocking_streams import Request
 
 COMMAND_SECONDS = 30.0
 

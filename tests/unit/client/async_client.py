@@ -10,6 +10,7 @@ from typing import Any, Self, Unpack
 import anyio
 from anyio.from_thread import start_blocking_portal
 
+from sbus.client.async_link import AsyncLink
 from sbus.client.connection import Connection
 from sbus.client.link import Link
 from sbus.client.message_queue import Losses
@@ -34,9 +35,10 @@ class AsyncClient:
         self._link: Link[Any] = Link(address, losses, options)
         self._portal_context = start_blocking_portal(backend)
         self._portal = self._portal_context.__enter__()
-        self._bus = self._portal.call(Connection, self._link)
+        self._io: AsyncLink[Any] = self._portal.call(AsyncLink, self._link)
+        self._bus = Connection(self._io)
         try:
-            self._call(self._bus._io.open, timeout_seconds=timeout_seconds)
+            self._call(self._io.open, timeout_seconds=timeout_seconds)
         except BaseException as error:
             self.__exit__(type(error), error, error.__traceback__)
             raise

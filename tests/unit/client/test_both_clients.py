@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import pytest
 
-from sbus.client import async_link, blocking, blocking_link, connection
+from sbus.client import blocking, connection
 from sbus.client.inbox import InboxFull
 from sbus.client.message_queue import Lost
 from sbus.client.requests import EchoBarrier, Identity
@@ -304,8 +304,7 @@ class TestDisconnection:
     def test_without_a_reason_does_not_wait_for_ever(
         self, fake: FakeBus, bus: Bus, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        for module in (blocking_link, async_link):
-            monkeypatch.setattr(module, "REASON_SECONDS_MAX", SOON_S)
+        monkeypatch.setattr("sbus.client.waiting_link.REASON_SECONDS_MAX", SOON_S)
         assert fake.client is not None
         fake.client.shutdown(0)
         with pytest.raises(Disconnected, match="gave no reason"):

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import pytest
 
 from sbus.client import blocking
-from sbus.client.blocking_subscription import Subscription
+from sbus.client.blocking_streams import Subscription
 from sbus.client.message_queue import Lost
 from sbus.errors import MessagesLost, PacketRefused
 from sbus.protocol.packets import Message

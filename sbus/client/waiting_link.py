@@ -1,0 +1,225 @@
+"""A connection that waits for what a `Link` cannot do at once.
+
+Everything in the client library that waits is written once, as coroutines above this. A subclass
+adds the way of waiting: `AsyncLink` that of an event loop, and `BlockingLink` one that stops the
+thread, in which a coroutine runs to its end at once.
+
+There is no background task. A task that needs a packet reads, one task at a time; the packets go to
+the inbox, where the other tasks look when it has read. So one task can iterate while another syncs,
+and a cancelled task loses nothing: receiving a packet and putting it in the inbox, or sending one,
+includes no checkpoint.
+
+What is received is taken with a checkpoint each time. Sending has one only if it has to wait, and
+once in `SEND_PACKETS_MAX` packets: a checkpoint costs more than a packet.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
+from itertools import chain, islice
+from typing import Any, Generic, Self, TypeVar
+
+from sbus.client.link import (
+    CONNECT_RETRY_SECONDS,
+    READ_PACKETS_MAX,
+    REASON_SECONDS_MAX,
+    SEND_PACKETS_MAX,
+    SEND_RETRY_SECONDS,
+    Link,
+)
+from sbus.client.message_queue import Item, MessageQueue
+from sbus.client.requests import Requests
+from sbus.errors import Disconnected
+
+T = TypeVar("T")
+
+
+class WaitingLink(ABC, Generic[Item]):
+    """A link, and the calls that wait for it."""
+
+    sending: AbstractAsyncContextManager[object]
+    """A block in which no other task sends."""
+
+    def __init__(self, link: Link[Item]) -> None:
+        self.link = link
+        self._sent = 0
+        """Packets, one at a time."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connection, and wake all who wait."""
+
+    # -- the way of waiting --------------------------------------------------------------------
+
+    @abstractmethod
+    def limit(self, seconds: float | None) -> AbstractContextManager[object]:
+        """A block that raises TimeoutError when it takes longer."""
+
+    @abstractmethod
+    def give_up_after(
+        self, seconds: float, *, shield: bool = False
+    ) -> AbstractContextManager[object]:
+        """A block that ends silently when it takes longer; with `shield` also what is cancelled, or
+        has timed out, has this time."""
+
+    @abstractmethod
+    async def checkpoint(self) -> None:
+        """Other tasks have a turn."""
+
+    @abstractmethod
+    async def wait_readable(self) -> None: ...
+
+    @abstractmethod
+    async def wait_writable(self) -> None: ...
+
+    @abstractmethod
+    async def pause(self, seconds: float) -> None:
+        """Wait so long, or until the connection is closed."""
+
+    @abstractmethod
+    async def read(self, packets_max: int) -> None:
+        """Return when something may have arrived, read by this or another task. Includes a
+        checkpoint."""
+
+    # -- sending -------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Connect, and greet the bus."""
+        while not self.link.connect_nowait():
+            await self.pause(CONNECT_RETRY_SECONDS)
+        for packet in self.link.greetings:
+            await self.send(packet)
+        if self.link.can_reconnect:
+            await self.ask(self.link.barrier)  # later, a refusal may concern a packet
+
+    async def send(self, packet: bytes, requests: Requests | None = None) -> int:
+        """Send when the bus has room; returns the ticket if it is a request."""
+        self._sent += 1
+        if self._sent % SEND_PACKETS_MAX == 0:
+            await self.checkpoint()
+        async with self.sending:
+            await self._send(packet)
+            return self.link.note_request(packet, requests)
+
+    async def send_many(self, packets: Iterator[bytes]) -> None:
+        """Send all of these, which are no requests, when the bus has room; others send between."""
+        for packet in packets:
+            some = chain((packet,), islice(packets, SEND_PACKETS_MAX - 1))
+            async with self.sending:
+                while (unsent := self.link.send_many_nowait(some)) is not None:
+                    await self._send(unsent)
+            await self.checkpoint()
+
+    async def send_at_end(self, *packets: bytes, requests: Requests | None = None) -> None:
+        """Send what ends a block, also when it is cancelled, unless that takes too long."""
+        with self.give_up_after(REASON_SECONDS_MAX, shield=True), suppress(Disconnected):
+            for packet in packets:
+                await self.send(packet, requests)
+
+    async def _send(self, packet: bytes) -> None:
+        while True:
+            try:
+                if self.link.send_nowait(packet):
+                    return
+                await self.wait_writable()
+            except BrokenPipeError:
+                await self._find_reason()
+
+    async def _find_reason(self) -> None:
+        """The bus accepts nothing more; the reason may be the next packet that arrives. Returns
+        when the connection has been made again, or raises the reason."""
+        link, inbox = self.link, self.link.inbox
+        with self.give_up_after(REASON_SECONDS_MAX):
+            while not (inbox.ended or link.is_lost) and inbox.has_room:
+                await self.read(READ_PACKETS_MAX)
+        link.give_up()
+        while link.is_lost:
+            await self.read(READ_PACKETS_MAX)
+
+    # -- asking --------------------------------------------------------------------------------
+
+    async def ask(self, requests: Requests) -> None:
+        """Return when the bus has replied to a new request."""
+        while not await self._ask_once(requests):
+            pass
+        self.link.inbox.raise_errors()
+
+    async def _ask_once(self, requests: Requests) -> bool:
+        """Whether the connection was not lost before the reply."""
+        ticket = await self.send(requests.encode(), requests)
+        before = self.link.interruptions
+        try:
+            await self.read_until(lambda: requests.is_settled(ticket))
+        finally:
+            requests.abandon(ticket)
+        return self.link.interruptions == before
+
+    async def read_until(self, is_done: Callable[[], object]) -> None:
+        """Read until this is so. Raises the end of the connection."""
+        while not is_done():
+            self.link.inbox.raise_end()
+            await self.read(READ_PACKETS_MAX)
+
+    # -- receiving -----------------------------------------------------------------------------
+
+    async def take(self, queue: MessageQueue[Item]) -> Item:
+        """The next item of this queue; waits until there is one."""
+        if queue:
+            await self.checkpoint()
+        while (item := self.link.inbox.take_from(queue)) is None:
+            await self.read(READ_PACKETS_MAX)
+        return item
+
+    async def take_many(self, queue: MessageQueue[Item], limit: int) -> list[Item]:
+        """Up to `limit` items of this queue; waits until there is one."""
+        if queue:
+            await self.checkpoint()
+        while not (items := self.link.inbox.take_many_from(queue, limit)):
+            await self.read(limit)
+        return items
+
+    def read_ahead(self, packets_max: int) -> None:
+        """Read what has arrived, unless another task does so."""
+        if not self.link.is_lost:
+            self.link.read_nowait(packets_max)
+
+    async def read_alone(self, packets_max: int) -> None:
+        """`read`, as the one task that does so."""
+        if self.link.is_lost:
+            await self._reconnect()
+        elif self.link.read_nowait(packets_max):
+            await self.checkpoint()
+        elif self.link.is_mark_due:
+            await self.pause(SEND_RETRY_SECONDS)
+        else:
+            await self.wait_readable()
+            self.link.read_nowait(packets_max)
+
+    async def _reconnect(self) -> None:
+        for wait in self.link.reconnect():
+            if wait == "readable":
+                await self.wait_readable()
+            else:
+                await self.pause(wait)
+
+
+class Receiving(ABC, Generic[T]):
+    """Something to receive from with `async for`, which ends when this program closes the
+    connection."""
+
+    _io: WaitingLink[Any]
+
+    @abstractmethod
+    async def receive(self) -> T:
+        """The next one."""
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        try:
+            return await self.receive()
+        except Disconnected:
+            if self._io.link.closed:
+                raise StopAsyncIteration from None
+            raise
