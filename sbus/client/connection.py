@@ -1,4 +1,4 @@
-"""A connection as programs with trio or asyncio use it. Every public coroutine is a checkpoint."""
+"""A connection as programs with trio or asyncio use it."""
 
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
