@@ -265,8 +265,10 @@ class Link(Generic[Item]):
         self.inbox.raise_end()
         send, longest = self.sock.send, self._packet_bytes_max
         note_sent = None if self._reconnection is None else self._reconnection.note_sent
+        if self.is_lost:
+            return next(packets, None)
         for packet in packets:
-            if len(packet) > longest or self.is_lost:
+            if len(packet) > longest:
                 return packet
             try:
                 send(packet)

@@ -10,6 +10,7 @@ import math
 import string
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
 from typing import NamedTuple, Protocol
@@ -49,6 +50,8 @@ class Style(NamedTuple):
     line: Line
     has_losses: bool = False
     """Losses are among the messages, as JSON; otherwise they go to standard error."""
+    lines: Callable[[list[Message]], bytes] | None = None
+    """The lines of several messages, in less time than one by one."""
 
 
 def style_of(
@@ -62,7 +65,7 @@ def style_of(
     if form == "raw":
         return Style(raw_line)
     if template is None and not timestamps:
-        return Style(text_line)
+        return Style(text_line, lines=text_lines)
     known = FIELDS if sender else FIELDS[: -len(SENDER_FIELDS)]
     return Style(_formatted_line(template or "{time} {key} {payload}", known))
 
@@ -127,10 +130,14 @@ def print_messages(bus: Source, style: Style, count: int | None, seconds: float 
             limit = MESSAGES_AT_ONCE_MAX if count is None else count - came - lost
             left_seconds = None if deadline is None else max(0.0, deadline - time.monotonic())
             items = bus.receive_many(min(limit, MESSAGES_AT_ONCE_MAX), timeout_seconds=left_seconds)
+            messages = [item for item in items if isinstance(item, Message)]
             gaps = [item for item in items if isinstance(item, Lost)]
-            came += len(items) - len(gaps)
+            came += len(messages)
             lost += sum(gap.count or 0 for gap in gaps)
-            _print(items, style)
+            if style.lines is not None:
+                write(style.lines(messages))
+            else:
+                _print(items, style)
             if not style.has_losses:
                 losses.add(gaps)
     except TimeoutError:
@@ -143,7 +150,7 @@ def print_messages(bus: Source, style: Style, count: int | None, seconds: float 
 
 def _print(items: list[Message | Lost], style: Style) -> None:
     at = time.time()
-    line, has_losses = style
+    line, has_losses = style.line, style.has_losses
     write(
         b"".join(
             [
@@ -164,6 +171,17 @@ def local_time(at: float) -> str:
 def text_line(message: Message, _at: float = 0.0) -> bytes:
     """`KEY PAYLOAD`; a space within the key is `\\x20`, so the first space ends it."""
     return f"{_shown_key(message.key)} {to_text(message.payload)}\n".encode()
+
+
+def text_lines(messages: list[Message]) -> bytes:
+    """The lines of several messages. Few have anything to escape: that is looked for in all of them
+    at once."""
+    with suppress(UnicodeDecodeError):
+        lines = [f"{_shown_key(message.key)} {message.payload.decode()}" for message in messages]
+        together = " ".join(lines)
+        if lines and together.isprintable() and "\\" not in together:
+            return ("\n".join(lines) + "\n").encode()
+    return b"".join(map(text_line, messages))
 
 
 @lru_cache(1024)

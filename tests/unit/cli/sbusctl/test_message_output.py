@@ -17,6 +17,7 @@ from sbus.cli.sbusctl.message_output import (
     raw_line,
     style_of,
     text_line,
+    text_lines,
 )
 from sbus.client.message_queue import Lost, Reconnected
 from sbus.errors import ConfigurationError
@@ -35,6 +36,11 @@ def test_a_text_line_is_key_space_payload(key: bytes, payload: bytes) -> None:
     assert len(line.splitlines()) == 1
     assert shown_key == to_text(key).replace(" ", "\\x20")
     assert shown_payload == to_text(payload)
+
+
+@given(st.lists(st.builds(Message, st.sampled_from([b"a", b"a/b", b"a b", b"\xff"]), anything)))
+def test_lines_of_several_messages_are_those_of_each(messages: list[Message]) -> None:
+    assert text_lines(messages) == b"".join(map(text_line, messages))
 
 
 def test_a_raw_line_is_the_payload_unchanged() -> None:
