@@ -92,6 +92,9 @@ WINDOW_SECONDS = 0.001
 """Work that may wait for a worker: more adds latency; with less, the worker runs out of work when
 another process gets its CPU for a moment."""
 WINDOW_BYTES_MIN = 256
+FIRST_WINDOW_BYTES = 16 * 1024
+"""Of a worker that has walked nothing yet: some hundred small messages. It walks these bytes in
+about `WINDOW_SECONDS`, and what its log entries may take beyond that is counted beside them."""
 _PIECE_BYTES_MAX = 2048
 """Some messages of a few bytes: copying them costs less than another critical section."""
 _WINDOW_STEPS_MAX = 75_000
@@ -119,7 +122,7 @@ class OrderedLog(LogRecord):
         """How far this worker has walked; `share_cursor` shares it."""
         self.entries = 0
         """The log entries in all log blocks that were destined to it up to there."""
-        self.window = WINDOW_BYTES_MIN
+        self.window = min(FIRST_WINDOW_BYTES, self._size // 2)
         self.entry_bytes = 0
         self._entry_steps = 0
         self._walked_bytes = 0.0

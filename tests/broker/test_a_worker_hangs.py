@@ -21,6 +21,8 @@ from tests.support.traffic import Stream, flowing
 
 LIMIT = ("--limit", "worker_silence_seconds_max=1")
 GONE_SECONDS_MAX = 10.0
+FEW = 50
+"""Messages for which the window of any worker has room."""
 
 
 def test_a_stopped_worker_is_replaced_and_the_others_go_on(tmp_path: Path) -> None:
@@ -44,6 +46,23 @@ def test_a_stopped_worker_is_replaced_and_the_others_go_on(tmp_path: Path) -> No
         client.whoami()
         places[0][3].pub(b"k", b"payload")
         assert client.receive() == b"MSG k\0payload"
+
+
+def test_a_worker_that_stops_before_its_first_message_holds_no_few_messages_up(
+    tmp_path: Path,
+) -> None:
+    with running_bus(tmp_path, workers=2) as bus, clients_on_each(bus, 2) as places:
+        (publisher,), (subscriber,) = places
+        subscriber.sub(b"k")
+        subscriber.sync()
+        stopped = worker_pids(bus)[1]
+        os.kill(stopped, signal.SIGSTOP)
+        sent = [b"MSG k\0%d" % number for number in range(FEW)]
+        for packet in sent:
+            publisher.send(packet)
+        publisher.whoami()
+        os.kill(stopped, signal.SIGCONT)
+        assert [subscriber.receive() for _ in sent] == sent
 
 
 def test_healthy_workers_are_left_alone(tmp_path: Path) -> None:

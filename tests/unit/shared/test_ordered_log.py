@@ -102,7 +102,9 @@ class Walking(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.small_windows = patch.object(ordered_log, "WINDOW_BYTES_MIN", 64)
+        self.small_windows = patch.multiple(
+            ordered_log, WINDOW_BYTES_MIN=64, FIRST_WINDOW_BYTES=256
+        )
         self.small_windows.start()
         self.small_pieces = patch.object(ordered_log, "_PIECE_BYTES_MAX", PIECE_BYTES_MAX)
         self.small_pieces.start()

@@ -35,7 +35,7 @@ SMALL_BUFFER_BYTES = 4608
 SMALL_BUFFERS = msgspec.structs.replace(
     LIMITS, packet_bytes_max=4096, socket_buffer_bytes=SMALL_BUFFER_BYTES
 )
-LIMITED = msgspec.structs.replace(LIMITS, user_messages_per_second_max=100)
+LIMITED = msgspec.structs.replace(LIMITS, user_messages_per_second_max=100, batch_packets_max=4)
 
 Rule = Callable[[int], int]
 """Which worker of the new bus gets a client of this worker of the old bus."""
