@@ -3,8 +3,8 @@
 Every call does its work at once or not at all. Both client libraries try again when the socket is
 readable or writable, and only add the way of waiting for that.
 
-With `reconnect`, a connection that the bus has closed is *lost*: nothing is sent until `reconnect`
-has made it again. `interruptions` tells those who wait for a reply to ask again.
+With `reconnect`, a connection that the bus has closed is *lost*: nothing is sent until
+`reconnecting.py` has made it again. `interruptions` tells those who wait for a reply to ask again.
 """
 
 import errno
@@ -14,15 +14,15 @@ from contextlib import suppress
 from typing import Generic
 
 from sbus.client.inbox import Inbox
+from sbus.client.mark import Mark
 from sbus.client.message_queue import Item, Losses, MessageQueue
 from sbus.client.options import LinkOptions, check_options, limits_of, settings_of
 from sbus.client.packet_encoder import PacketEncoder
 from sbus.client.packet_reader import PacketReader
-from sbus.client.reconnection import Reconnection, Wait
+from sbus.client.reconnection import Reconnection
 from sbus.client.requests import Identity, Requests, barrier_of
-from sbus.client.sockets import BUS_ABSENT, BUS_ADVICE, connect_error, open_socket
+from sbus.client.sockets import BUS_ADVICE, connect_error, open_socket
 from sbus.errors import (
-    AddressError,
     ConnectionInterrupted,
     Disconnected,
     PacketRefused,
@@ -32,7 +32,7 @@ from sbus.limits import Limits
 from sbus.protocol import controls
 from sbus.protocol.codes import FINAL_CODES, NOT_ADMITTED, PACKETS_LOST
 from sbus.protocol.keys import DIALECTS, SLASH
-from sbus.protocol.packets import CONTROL_WORD, NUL, encode_control
+from sbus.protocol.packets import CONTROL_WORD, NUL
 from sbus.unix.address import parse_address
 from sbus.unix.default_address import default_address
 from sbus.unix.errno_sets import PEER_GONE
@@ -80,14 +80,9 @@ class Link(Generic[Item]):
         self.queue_bytes_max = options.get("inbox_bytes_max", INBOX_BYTES_MAX)
         self.inbox: Inbox[Item] = Inbox(self.barrier, self.new_queue(), self.dialect)
         self.inbox.mend_lost_packets = self._mend_lost_packets
-        self.inbox.note_mark = self._on_mark
-        self._mark = b""
-        """The token of the last request that tells which replies will not come."""
         self._requests = (self.barrier, self.inbox.me, self.inbox.names)
-        self._marked: tuple[int, ...] = (0, 0, 0)
-        """The newest of each kind that was sent before it."""
-        self.is_mark_due = False
-        """It could not be sent yet: try to read again soon."""
+        self.mark = Mark(*self._requests)
+        self.inbox.note_mark = self.mark.replied
         self._sockaddr = parse_address(self.address).sockaddr()
         self._packet_bytes_max = options.get("packet_bytes_max", PACKET_BYTES_MAX)
         self.greetings = [self.barrier.greeting, *settings_of(options)]
@@ -95,14 +90,14 @@ class Link(Generic[Item]):
         sender_bytes = controls.SENDER_BYTES_MAX if options.get("sender", False) else 0
         self._reader = PacketReader(self._packet_bytes_max + sender_bytes)
         self.sock = open_socket(self._packet_bytes_max)
-        self._has_ended = False
+        self.has_ended = False
         """The bus will send nothing more to the present socket."""
-        self._interruption = ""
+        self.interruption = ""
         """Why the connection was lost."""
-        self._reconnection: Reconnection | None = None
+        self.reconnection: Reconnection | None = None
         if self.can_reconnect:
-            self._reconnection = Reconnection(self.barrier)
-            self.inbox.note_refusal = self._reconnection.note_refusal
+            self.reconnection = Reconnection(self.barrier)
+            self.inbox.note_refusal = self.reconnection.note_refusal
 
     def new_queue(self, losses: Losses | None = None) -> MessageQueue[Item]:
         """A queue with the limits of this connection."""
@@ -148,85 +143,30 @@ class Link(Generic[Item]):
             self.before_close(self.sock.fileno())
         self.sock.close()
 
-    # -- connecting again ----------------------------------------------------------------------
+    # -- losing the connection -----------------------------------------------------------------
 
-    def reconnect(self) -> Iterator[Wait]:
-        """Make a lost connection again; yields what to wait for before it goes on.
-
-        If that is not possible, the connection ends with the reason. May be given up at any time,
-        and begun again. Raises Disconnected, ConfigurationError.
-        """
-        assert self._reconnection is not None
-        denied = False
-        while self.is_lost:
-            yield from self._wait(self._reconnection.next_delay())
-            try:
-                yield from self._connect_again(self._reconnection)
-            except AddressError as error:
-                # A bus gives its socket to a group after it has made it; so look twice.
-                cause = error.__cause__
-                is_absent = isinstance(cause, OSError) and cause.errno in BUS_ABSENT
-                if denied and not is_absent:
-                    self.inbox.end(Disconnected, f"{self._interruption}; {error}")
-                denied = not is_absent
-
-    def _connect_again(self, reconnection: Reconnection) -> Iterator[Wait]:
+    def replace_socket(self) -> None:
+        """Begin again with a socket that is not connected."""
         sock = open_socket(self._packet_bytes_max)
         self._close_socket()
         self.sock = sock
-        self._has_ended = False
-        self._abandon_requests()
-        while not self.connect_nowait():
-            yield from self._wait(CONNECT_RETRY_SECONDS)
-        request = self.barrier.encode()
-        self.inbox.names.note_repeated(reconnection.names_repeated)
-        yield from self._send_again([*reconnection.settings(), request])
-        ticket = self.barrier.sent(request)
-        while not (self._has_ended or self.barrier.is_settled(ticket)):
-            if not self.read_nowait(1):
-                yield from self._wait("readable")
-        if self._has_ended:
-            return
-        self.inbox.feed_reconnected(self._interruption)
-        yield from self._send_again(reconnection.subscriptions())
-        if not self._has_ended:
-            self.is_lost = False
-            reconnection.note_made()
-
-    def _send_again(self, packets: list[bytes]) -> Iterator[Wait]:
-        """Send these packets; if the bus is gone, the reason may still arrive.
-
-        The bus reads no further while its notices fill the socket. So this reads meanwhile.
-        """
-        for packet in packets:
-            try:
-                while not self._has_ended and not self._send(packet):
-                    if not self.read_nowait(READ_PACKETS_MAX):
-                        yield from self._wait(SEND_RETRY_SECONDS)
-            except BrokenPipeError:
-                while not self._has_ended:
-                    if not self.read_nowait(1):
-                        yield from self._wait("readable")
-
-    def _wait(self, wait: Wait) -> Iterator[Wait]:
-        """Yield; raise that the connection has ended for good, before or meanwhile."""
-        self.inbox.raise_end()
-        yield wait
-        self.inbox.raise_end()
+        self.has_ended = False
+        self.abandon_requests()
 
     def _lose(self, reason: str) -> None:
         """The bus has gone; only for connections that can be made again."""
-        assert self._reconnection is not None
+        assert self.reconnection is not None
         if not self.is_lost:
-            self._interruption = reason
+            self.interruption = reason
         self.is_lost = True
-        self._has_ended = True
+        self.has_ended = True
         self.interruptions += 1
-        self.inbox.add_unconfirmed(self._reconnection.note_lost())
+        self.inbox.add_unconfirmed(self.reconnection.note_lost())
         self.inbox.fail_all(ConnectionInterrupted(reason))
-        self._abandon_requests()
+        self.abandon_requests()
 
-    def _abandon_requests(self) -> None:
+    def abandon_requests(self) -> None:
+        """No reply will come to what was asked so far."""
         for requests in self._requests:
             requests.abandon_all()
 
@@ -252,11 +192,11 @@ class Link(Generic[Item]):
             )
         self.inbox.raise_end()
         if self.is_lost:
-            raise BrokenPipeError(errno.EPIPE, self._interruption)
-        if not self._send(packet):
+            raise BrokenPipeError(errno.EPIPE, self.interruption)
+        if not self.send_unrecorded(packet):
             return False
-        if self._reconnection is not None:
-            self._reconnection.note_sent(packet)
+        if self.reconnection is not None:
+            self.reconnection.note_sent(packet)
         return True
 
     def send_many_nowait(self, packets: Iterator[bytes]) -> bytes | None:
@@ -264,7 +204,7 @@ class Link(Generic[Item]):
         which says why, or None after all of them."""
         self.inbox.raise_end()
         send, longest = self.sock.send, self._packet_bytes_max
-        note_sent = None if self._reconnection is None else self._reconnection.note_sent
+        note_sent = None if self.reconnection is None else self.reconnection.note_sent
         if self.is_lost:
             return next(packets, None)
         for packet in packets:
@@ -278,7 +218,11 @@ class Link(Generic[Item]):
                 note_sent(packet)
         return None
 
-    def _send(self, packet: bytes) -> bool:
+    def send_unrecorded(self, packet: bytes) -> bool:
+        """Whether it was sent on the present socket; nothing of it is remembered.
+
+        Raises BrokenPipeError.
+        """
         try:
             self.sock.send(packet)
         except BlockingIOError:
@@ -294,8 +238,8 @@ class Link(Generic[Item]):
         if requests is None:
             return 0
         ticket = requests.sent(packet)
-        if self._reconnection is not None and requests is self.barrier:
-            self._reconnection.note_barrier(ticket)
+        if self.reconnection is not None and requests is self.barrier:
+            self.reconnection.note_barrier(ticket)
         return ticket
 
     def control_packet(
@@ -314,7 +258,7 @@ class Link(Generic[Item]):
         said so."""
         self.inbox.raise_end()
         reason = "the bus accepts nothing more from this client and gave no reason"
-        if self._reconnection is None:
+        if self.reconnection is None:
             raise Disconnected(reason)
         if not self.is_lost:
             self._lose(reason)
@@ -332,7 +276,7 @@ class Link(Generic[Item]):
         Raises InboxFull when there is no room for one. The end of the connection counts as one.
         """
         inbox = self.inbox
-        if self.is_mark_due:
+        if self.mark.is_due:
             self._send_mark()
         if not self.is_lost:
             inbox.raise_full()
@@ -356,39 +300,29 @@ class Link(Generic[Item]):
 
     def _is_over(self) -> bool:
         """Whether nothing more counts that the present socket has."""
-        return self._has_ended or self.inbox.ended
+        return self.has_ended or self.inbox.ended
 
     def _mend_lost_packets(self) -> bool:
         """Begin anew where it matters which packets the bus has lost; whether it does. Otherwise
         those who wait for replies ask again."""
         reason = "a worker of the bus died, and had packets of this client"
-        if self._reconnection is not None:
-            if self._reconnection.has_unconfirmed_changes():
+        if self.reconnection is not None:
+            if self.reconnection.has_unconfirmed_changes():
                 self._lose(f"{reason} ({PACKETS_LOST})")
                 return True
-        elif any(requests.has_open for requests in self._requests):
+        elif self.mark.begin():
             self.interruptions += 1
-            self._mark = b"%d" % self.interruptions
-            self.is_mark_due = True
             self._send_mark()
         return False
 
     def _send_mark(self) -> None:
-        """One of the open requests may have been lost, and replies do not say which they answer;
-        the one to this does."""
         with suppress(BrokenPipeError):  # the end of the connection will be read
-            if self._send(encode_control(controls.SYNC, self._mark)):
-                self.is_mark_due = False
-                self._marked = tuple(requests.newest for requests in self._requests)
-
-    def _on_mark(self, token: bytes) -> None:
-        if token == self._mark:
-            for requests, ticket in zip(self._requests, self._marked, strict=True):
-                requests.settle(ticket)
+            if self.send_unrecorded(self.mark.encode()):
+                self.mark.note_sent()
 
     def _on_end(self) -> None:
-        self._has_ended = True
-        can_mend = None if self._reconnection is None else self._can_mend
+        self.has_ended = True
+        can_mend = None if self.reconnection is None else self._can_mend
         reason = self.inbox.feed_end_of_connection(can_mend)
         if reason is not None:
             self._lose(reason)

@@ -28,6 +28,7 @@ from sbus.client.link import (
     Link,
 )
 from sbus.client.message_queue import Item, MessageQueue
+from sbus.client.reconnecting import reconnect
 from sbus.client.requests import Requests
 from sbus.errors import Disconnected
 
@@ -189,14 +190,14 @@ class WaitingLink(ABC, Generic[Item]):
             await self._reconnect()
         elif self.link.read_nowait(packets_max):
             await self.checkpoint()
-        elif self.link.is_mark_due:
+        elif self.link.mark.is_due:
             await self.pause(SEND_RETRY_SECONDS)
         else:
             await self.wait_readable()
             self.link.read_nowait(packets_max)
 
     async def _reconnect(self) -> None:
-        for wait in self.link.reconnect():
+        for wait in reconnect(self.link):
             if wait == "readable":
                 await self.wait_readable()
             else:

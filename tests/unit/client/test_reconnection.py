@@ -1,6 +1,6 @@
 """A lost connection, step by step: what is sent again, what is reported, and when it ends.
 
-The test is the bus, and it drives `Link.reconnect` itself: what that yields is what a client would
+The test is the bus, and it drives `reconnect` itself: what that yields is what a client would
 wait for.
 """
 
@@ -13,6 +13,7 @@ import pytest
 from sbus.client.link import Link
 from sbus.client.message_queue import Losses, Lost, Reconnected
 from sbus.client.options import LinkOptions
+from sbus.client.reconnecting import reconnect
 from sbus.client.reconnection import (
     DELAY_SECONDS_MAX,
     DELAY_SECONDS_MIN,
@@ -70,7 +71,7 @@ def link(fake: FakeBus) -> Iterator[Link[Message | Lost]]:
 
 def connect_again(fake: FakeBus, link: Link[Message | Lost]) -> Iterator[Wait]:
     """Drive `reconnect` to where it waits for the reply to its barrier."""
-    steps = link.reconnect()
+    steps = reconnect(link)
     assert isinstance(next(steps), float)
     assert next(steps) == "readable"
     assert fake.accept() == link.barrier.greeting
@@ -224,7 +225,7 @@ class TestALostConnection:
     def test_waits_while_there_is_no_bus(self, fake: FakeBus, link: Link[Message | Lost]) -> None:
         Path(fake.address).unlink()
         lose(fake, link)
-        steps = link.reconnect()
+        steps = reconnect(link)
         for _ in range(10):
             assert isinstance(next(steps), float)
         link.close()
@@ -356,7 +357,7 @@ class TestAnEnd:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
             other.bind(fake.address)
             lose(fake, link)
-            steps = link.reconnect()
+            steps = reconnect(link)
             next_delay(steps)
             assert next_delay(steps) > 0, "it looks twice"
             with pytest.raises(Disconnected, match="of another type"):

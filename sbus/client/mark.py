@@ -1,0 +1,59 @@
+"""Which replies will not come, after a worker died that had packets of this client.
+
+Replies do not say which requests they answer. The one to `!/sync` does, and comes after those to
+all that was sent before it: what is still open then was lost.
+"""
+
+from typing import Protocol
+
+from sbus.protocol import controls
+from sbus.protocol.packets import encode_control
+
+
+class Awaited(Protocol):
+    """What waits for replies of one kind."""
+
+    @property
+    def has_open(self) -> bool: ...
+
+    @property
+    def newest(self) -> int: ...
+
+    def settle(self, ticket: int) -> None: ...
+
+
+class Mark:
+    """The `!/sync` of one connection that was sent last, or is to be sent."""
+
+    def __init__(self, *kinds: Awaited) -> None:
+        self.is_due = False
+        """It could not be sent yet: try to read again soon."""
+        self._kinds = kinds
+        self._number = 0
+        self._newest = [0 for _ in kinds]
+        """Of each kind, what was sent before it."""
+
+    def begin(self) -> bool:
+        """Packets were lost; whether a mark is to be sent, as a reply has not come yet."""
+        if not any(kind.has_open for kind in self._kinds):
+            return False
+        self._number += 1
+        self.is_due = True
+        return True
+
+    def encode(self) -> bytes:
+        """What is to be sent."""
+        return encode_control(controls.SYNC, self._token())
+
+    def note_sent(self) -> None:
+        self.is_due = False
+        self._newest = [kind.newest for kind in self._kinds]
+
+    def replied(self, token: bytes) -> None:
+        """The bus has replied to a `!/sync` with this token."""
+        if token == self._token():
+            for kind, ticket in zip(self._kinds, self._newest, strict=True):
+                kind.settle(ticket)
+
+    def _token(self) -> bytes:
+        return b"%d" % self._number
