@@ -76,14 +76,16 @@ class Connection(Receiving[Item]):
         """Publish a message, and return what has become of it: how many clients it was sent to,
         for how many it waits, and how many have lost it.
 
-        Raises PacketRefused if it was not published, and ConnectionInterrupted if the connection
-        was lost and made again meanwhile. ConfigurationError in the dot dialect.
+        Raises PacketRefused if it was not published, or with the code `packets-lost` if a worker of
+        the bus died and nobody knows, and ConnectionInterrupted if the connection was lost and made
+        again meanwhile. ConfigurationError in the dot dialect.
         """
         link = self._link
         link.encoder.must_have_control_messages()
         opened = link.inbox.receipts.open(link.encoder.publish(key, payload))
         try:
             await self._io.send(opened.packet)
+            link.inbox.receipts.note_sent(opened)
             await self._io.read_until(lambda: opened.result is not None)
         finally:
             link.inbox.receipts.close(opened)

@@ -75,7 +75,7 @@ class Inbox(Generic[Item]):
         self.names = NameRequests()
         self.mend_lost_packets: Callable[[], bool] = lambda: False
         """The bus has lost packets of this client; returns whether that is not to be raised."""
-        self.note_mark: Callable[[bytes], None] = lambda token: None
+        self.note_sync: Callable[[bytes], None] = lambda token: None
         """The bus has replied to `!/sync` with this token."""
         self.receipts = Receipts()
         self.replies = Replies(self.receipts)
@@ -206,7 +206,7 @@ class Inbox(Generic[Item]):
         elif control.key in presence.REQUESTS:
             self._feed_name_reply(control.payload)
         elif control.key == controls.SYNC:
-            self.note_mark(control.payload)
+            self.note_sync(control.payload)
         elif control.key == RECEIPT:
             self.receipts.feed(control.payload)
         elif control.key == controls.LOST:

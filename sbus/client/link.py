@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Generic
 
 from sbus.client.inbox import Inbox
-from sbus.client.mark import Mark
+from sbus.client.loss_barrier import LossBarrier
 from sbus.client.message_queue import Item, Losses, MessageQueue
 from sbus.client.options import LinkOptions, check_options, limits_of, settings_of
 from sbus.client.packet_encoder import PacketEncoder
@@ -81,8 +81,8 @@ class Link(Generic[Item]):
         self.inbox: Inbox[Item] = Inbox(self.barrier, self.new_queue(), self.dialect)
         self.inbox.mend_lost_packets = self._mend_lost_packets
         self._requests = (self.barrier, self.inbox.me, self.inbox.names)
-        self.mark = Mark(*self._requests)
-        self.inbox.note_mark = self.mark.replied
+        self.loss_barrier = LossBarrier(*self._requests, self.inbox.receipts)
+        self.inbox.note_sync = self.loss_barrier.replied
         self._sockaddr = parse_address(self.address).sockaddr()
         self._packet_bytes_max = options.get("packet_bytes_max", PACKET_BYTES_MAX)
         self.greetings = [self.barrier.greeting, *settings_of(options)]
@@ -276,8 +276,8 @@ class Link(Generic[Item]):
         Raises InboxFull when there is no room for one. The end of the connection counts as one.
         """
         inbox = self.inbox
-        if self.mark.is_due:
-            self._send_mark()
+        if self.loss_barrier.is_due:
+            self._send_loss_barrier()
         if not self.is_lost:
             inbox.raise_full()
         if self._is_over():
@@ -310,15 +310,15 @@ class Link(Generic[Item]):
             if self.reconnection.has_unconfirmed_changes():
                 self._lose(f"{reason} ({PACKETS_LOST})")
                 return True
-        elif self.mark.begin():
+        elif self.loss_barrier.begin():
             self.interruptions += 1
-            self._send_mark()
+            self._send_loss_barrier()
         return False
 
-    def _send_mark(self) -> None:
+    def _send_loss_barrier(self) -> None:
         with suppress(BrokenPipeError):  # the end of the connection will be read
-            if self.send_unrecorded(self.mark.encode()):
-                self.mark.note_sent()
+            if self.send_unrecorded(self.loss_barrier.encode()):
+                self.loss_barrier.note_sent()
 
     def _on_end(self) -> None:
         self.has_ended = True

@@ -38,6 +38,7 @@ async def _request(io: WaitingLink[Any], key: bytes | str, payload: bytes | str)
     opened = replies.open(link.encoder, key, payload)
     try:
         await io.send(opened.receipt.packet)
+        link.inbox.receipts.note_sent(opened.receipt)
         await io.read_until(lambda: opened.is_settled)
         return opened.answer()
     finally:

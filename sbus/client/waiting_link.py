@@ -190,7 +190,7 @@ class WaitingLink(ABC, Generic[Item]):
             await self._reconnect()
         elif self.link.read_nowait(packets_max):
             await self.checkpoint()
-        elif self.link.mark.is_due:
+        elif self.link.loss_barrier.is_due:
             await self.pause(SEND_RETRY_SECONDS)
         else:
             await self.wait_readable()

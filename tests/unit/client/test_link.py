@@ -267,7 +267,7 @@ class TestPacketsThatDiedWithAWorker:
             filled += 1
         fake.send(self.LOST)
         assert link.read_nowait(10)
-        assert link.mark.is_due
+        assert link.loss_barrier.is_due
         assert fake.receive() == WHOAMI
         for _ in range(filled):
             fake.receive()

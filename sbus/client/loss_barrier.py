@@ -1,4 +1,4 @@
-"""Which replies will not come, after a worker died that had packets of this client.
+"""The barrier that tells which replies died with a worker that had packets of this client.
 
 Replies do not say which requests they answer. The one to `!/sync` does, and comes after those to
 all that was sent before it: what is still open then was lost.
@@ -22,7 +22,7 @@ class Awaited(Protocol):
     def settle(self, ticket: int) -> None: ...
 
 
-class Mark:
+class LossBarrier:
     """The `!/sync` of one connection that was sent last, or is to be sent."""
 
     def __init__(self, *kinds: Awaited) -> None:
@@ -34,7 +34,7 @@ class Mark:
         """Of each kind, what was sent before it."""
 
     def begin(self) -> bool:
-        """Packets were lost; whether a mark is to be sent, as a reply has not come yet."""
+        """Packets were lost; whether to send a barrier, as a reply has not come yet."""
         if not any(kind.has_open for kind in self._kinds):
             return False
         self._number += 1
