@@ -70,6 +70,8 @@ class Link(Generic[Item]):
         self.closed = False
         self.can_reconnect = options.get("reconnect", False)
         self.is_lost = False
+        self.is_opening = False
+        """No bus has answered it yet."""
         self.interruptions = 0
         """How often it was lost, or a worker died: what was asked before has to be asked again."""
         self.before_close: Callable[[int], None] = lambda fd: None
@@ -172,6 +174,8 @@ class Link(Generic[Item]):
 
     def _can_mend(self, code: str | None) -> bool:
         """Whether to connect again after an end with this code."""
+        if code is None and self.is_opening:
+            return False  # no bus, or one of the dot dialect
         was_admitted = self.barrier.identity is not None
         return code not in FINAL_CODES and (was_admitted or code != NOT_ADMITTED)
 

@@ -86,12 +86,14 @@ class WaitingLink(ABC, Generic[Item]):
 
     async def open(self) -> None:
         """Connect, and greet the bus."""
+        self.link.is_opening = True
         while not self.link.connect_nowait():
             await self.pause(CONNECT_RETRY_SECONDS)
         for packet in self.link.greetings:
             await self.send(packet)
         if self.link.can_reconnect:
             await self.ask(self.link.barrier)  # later, a refusal may concern a packet
+        self.link.is_opening = False
 
     async def send(self, packet: bytes, requests: Requests | None = None) -> int:
         """Send when the bus has room; returns the ticket if it is a request."""

@@ -269,6 +269,9 @@ async def test_a_bus_of_the_dot_dialect_is_named_as_what_may_have_hung_up(tmp_pa
         with pytest.raises(sbus.Disconnected, match="connect with dialect='dot'"):
             async with sbus.connect(bus.address) as client:
                 await client.sync()
+        with pytest.raises(sbus.Disconnected, match="connect with dialect='dot'"):
+            async with sbus.connect(bus.address, reconnect=True):
+                pass
         assert b"sbusctl --dialect dot" in bus.sbusctl("ping", "--count", "1").stderr
 
 
