@@ -167,8 +167,9 @@ class Connection(Receiving[Item]):
         the bus publishes the `will`, a key and a payload.
 
         Raises PacketRefused, with the code `name-taken` if another client of this user has it. A
-        connection that was made again takes its name again; if it cannot, the next call raises
-        that. ConfigurationError in the dot dialect.
+        connection that was made again takes its name again, and tries for about two seconds while
+        that is taken; if it cannot, the next call raises that. ConfigurationError in the dot
+        dialect.
         """
         self._link.encoder.must_have_control_messages()
         request = self._link.inbox.names.join(name, will)

@@ -191,6 +191,11 @@ class Inbox(Generic[Item]):
         self.replies.fail_all(error)
         self.receipts.fail_all(error)
 
+    def add_refusal(self, refused: PacketRefused) -> None:
+        """The bus has refused what the program does not wait for."""
+        self._packets_refused += 1
+        self._note_refusal(refused.code, refused.text)
+
     def discard(self) -> None:
         """Forget everything that waits."""
         self.routes.clear()
@@ -204,7 +209,7 @@ class Inbox(Generic[Item]):
         elif control.key == controls.ME:
             self.me.replied(control.payload)
         elif control.key in presence.REQUESTS:
-            self._feed_name_reply(control.payload)
+            self.names.replied(control.payload)
         elif control.key == controls.SYNC:
             self.note_sync(control.payload)
         elif control.key == RECEIPT:
@@ -215,13 +220,6 @@ class Inbox(Generic[Item]):
             self._feed_refusal(control.payload.decode(errors="backslashreplace"))
         else:
             self._controls_ignored += 1
-
-    def _feed_name_reply(self, payload: bytes) -> None:
-        refused = self.names.refused_again(payload)
-        if refused is not None:
-            self._packets_refused += 1
-            self._note_refusal(refused.code, refused.text)
-        self.names.replied(payload)
 
     def _feed_gap(self, gap: Lost) -> None:
         self._gaps += 1

@@ -52,8 +52,10 @@ class NameRequests(Requests):
     def __init__(self) -> None:
         super().__init__()
         self._awaited: dict[int, NameRequest] = {}
-        self._repeated: set[int] = set()
-        """Tickets of what was sent again on a new connection."""
+        self._repeated = 0
+        """The ticket of what was sent again on a new connection."""
+        self.refused_again: PacketRefused | None = None
+        """Why the bus refuses the name that this connection had before it was made again."""
 
     def join(self, name: bytes | str, will: tuple[bytes | str, bytes | str] | None) -> NameRequest:
         """Raises PacketRefused for what the bus would refuse in any case."""
@@ -84,9 +86,10 @@ class NameRequests(Requests):
         self._awaited[ticket] = request
         return ticket
 
-    def note_repeated(self, count: int) -> None:
-        """So many requests that nobody waits for are sent on a new connection."""
-        self._repeated.update(self.sent(b"") for _ in range(count))
+    def note_repeated(self) -> None:
+        """A request that nobody waits for is sent on a new connection."""
+        self._repeated = self.sent(b"")
+        self.refused_again = None
 
     def replied(self, payload: bytes) -> None:
         super().replied(payload)
@@ -94,15 +97,8 @@ class NameRequests(Requests):
         if request is not None:
             request.reply = payload
             request.on_reply()
-
-    def refused_again(self, payload: bytes) -> PacketRefused | None:
-        """Why the bus refuses a name that this connection had before it was made again, if this
-        reply, which comes next, says so."""
-        ticket = self._settled + 1
-        if ticket not in self._repeated:
-            return None
-        self._repeated.remove(ticket)
-        return _refusal(payload)
+        if self._settled == self._repeated:
+            self.refused_again = _refusal(payload)
 
     def abandon(self, ticket: int) -> None:
         self._awaited.pop(ticket, None)
@@ -110,7 +106,8 @@ class NameRequests(Requests):
     def abandon_all(self) -> None:
         super().abandon_all()
         self._awaited.clear()
-        self._repeated.clear()
+        self._repeated = 0
+        self.refused_again = None
 
 
 def raise_refusal(request: NameRequest) -> None:

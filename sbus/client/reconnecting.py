@@ -13,6 +13,11 @@ from sbus.client.reconnection import Reconnection, Wait
 from sbus.client.sockets import BUS_ABSENT
 from sbus.errors import AddressError, Disconnected
 
+NAME_TAKEN = "name-taken"
+NAME_RETRY_SECONDS = 0.02
+"""Pause before asking again for a name that the bus says is taken."""
+NAME_ATTEMPTS_MAX = 100
+
 
 def reconnect(link: Link[Any]) -> Iterator[Wait]:
     """Make a lost connection again; yields what to wait for before it goes on.
@@ -39,13 +44,8 @@ def _connect_again(link: Link[Any], reconnection: Reconnection) -> Iterator[Wait
     link.replace_socket()
     while not link.connect_nowait():
         yield from _wait(link, CONNECT_RETRY_SECONDS)
-    request = link.barrier.encode()
-    link.inbox.names.note_repeated(reconnection.names_repeated)
-    yield from _send_again(link, [*reconnection.settings(), request])
-    ticket = link.barrier.sent(request)
-    while not (link.has_ended or link.barrier.is_settled(ticket)):
-        if not link.read_nowait(1):
-            yield from _wait(link, "readable")
+    yield from _set_again(link, reconnection.settings(), reconnection.name)
+    yield from _take_name_again(link, reconnection.name)
     if link.has_ended:
         return
     link.inbox.feed_reconnected(link.interruption)
@@ -53,6 +53,32 @@ def _connect_again(link: Link[Any], reconnection: Reconnection) -> Iterator[Wait
     if not link.has_ended:
         link.is_lost = False
         reconnection.note_made()
+
+
+def _set_again(link: Link[Any], packets: list[bytes], name: bytes | None) -> Iterator[Wait]:
+    """Send these, and wait until the bus has processed them, or has gone; `name` is the one of them
+    to which it replies."""
+    request = link.barrier.encode()
+    if name in packets:
+        link.inbox.names.note_repeated()
+    yield from _send_again(link, [*packets, request])
+    ticket = link.barrier.sent(request)
+    while not (link.has_ended or link.barrier.is_settled(ticket)):
+        if not link.read_nowait(1):
+            yield from _wait(link, "readable")
+
+
+def _take_name_again(link: Link[Any], packet: bytes | None) -> Iterator[Wait]:
+    """Try again while the bus has not noticed the end of the connection that had the name."""
+    names = link.inbox.names
+    for _ in range(NAME_ATTEMPTS_MAX):
+        refused = names.refused_again
+        if packet is None or link.has_ended or refused is None or refused.code != NAME_TAKEN:
+            break
+        yield from _wait(link, NAME_RETRY_SECONDS)
+        yield from _set_again(link, [packet], packet)
+    if names.refused_again is not None and not link.has_ended:
+        link.inbox.add_refusal(names.refused_again)
 
 
 def _send_again(link: Link[Any], packets: list[bytes]) -> Iterator[Wait]:

@@ -116,9 +116,9 @@ class Reconnection:
         return [self._barrier.greeting, *self._settings.values()]
 
     @property
-    def names_repeated(self) -> int:
-        """How many of the settings are requests about a name, to which the bus replies."""
-        return int(_NAMES in self._settings)
+    def name(self) -> bytes | None:
+        """The one of them that takes a name, or gives it up."""
+        return self._settings.get(_NAMES)
 
     def subscriptions(self) -> list[bytes]:
         """The packets that subscribe again."""

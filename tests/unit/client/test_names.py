@@ -101,8 +101,10 @@ def test_a_connection_that_is_made_again_takes_its_name_again(
         fake.accept()
         fake.answer(b"CMSG !/join\0ann", b"CMSG !/join\0ann\0name-taken another has it")
         fake.answer(WHOAMI, ANSWER)
+        fake.answer(b"CMSG !/join\0ann", b"CMSG !/join\0ann\0not-allowed a rule denies it")
         fake.answer(WHOAMI, ANSWER)
-        with pytest.raises(PacketRefused, match="another has it"):
+        fake.answer(WHOAMI, ANSWER)
+        with pytest.raises(PacketRefused, match="a rule denies it"):
             syncs.join()
 
 

@@ -247,6 +247,56 @@ class TestALostConnection:
         link.close()
 
 
+class TestAName:
+    JOIN = b"CMSG !/join\0ann"
+    TAKEN = b"CMSG !/join\0ann\0name-taken another client has it"
+
+    def join_again(self, fake: FakeBus, link: Link[Message | Lost]) -> Iterator[Wait]:
+        """The bus says that another client has the name: the connection before, which it has not
+        seen end."""
+        send(link, self.JOIN)
+        lose(fake, link)
+        steps = connect_again(fake, link)
+        self.answer(fake, self.TAKEN)
+        return steps
+
+    def answer(self, fake: FakeBus, reply: bytes) -> None:
+        assert [fake.receive(), fake.receive()] == [self.JOIN, WHOAMI]
+        fake.send(reply, ANSWER)
+
+    def test_is_asked_for_until_it_is_free(self, fake: FakeBus, link: Link[Message | Lost]) -> None:
+        steps = self.join_again(fake, link)
+        for _ in range(2):
+            assert isinstance(next(steps), float)
+            assert next(steps) == "readable"
+            self.answer(fake, self.TAKEN)
+        assert isinstance(next(steps), float)
+        assert next(steps) == "readable"
+        self.answer(fake, self.JOIN)
+        finish(steps)
+        link.inbox.raise_errors()
+
+    def test_that_stays_taken_is_an_error(self, fake: FakeBus, link: Link[Message | Lost]) -> None:
+        steps = self.join_again(fake, link)
+        for wait in steps:
+            if wait == "readable":
+                self.answer(fake, self.TAKEN)
+        assert not link.is_lost
+        with pytest.raises(PacketRefused, match="name-taken"):
+            link.inbox.raise_errors()
+
+    def test_that_is_refused_for_good_is_not_asked_for_again(
+        self, fake: FakeBus, link: Link[Message | Lost]
+    ) -> None:
+        send(link, self.JOIN)
+        lose(fake, link)
+        steps = connect_again(fake, link)
+        self.answer(fake, b"CMSG !/join\0ann\0not-allowed by a rule")
+        finish(steps)
+        with pytest.raises(PacketRefused, match="not-allowed"):
+            link.inbox.raise_errors()
+
+
 class TestAReply:
     def test_that_will_not_come_is_not_waited_for(
         self, fake: FakeBus, link: Link[Message | Lost]
