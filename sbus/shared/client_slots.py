@@ -17,10 +17,9 @@ until it is done and its reply is sent, for a successor to carry it out. A long 
 behind all slots, which takes no memory before a client sends one. The word of the pending packets
 says all about it, so one store keeps it, and one forgets it:
 
-    bytes of the request (32 bits) | reply under way | done | has begun | number of pending packets
+    bytes of the request (32 bits) | reply under way | has begun | number of pending packets
 
     has begun        its step gets its place, or has it if the worker's STEP_REQUEST is its mark
-    done             only its reply is left to be sent
     reply under way  a death leaves open whether the client gets it
 
 Waiting messages are those in the client's backlog, and those that were dropped and that it was not
@@ -36,6 +35,7 @@ the client has left.
 
 import resource
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import msgspec
@@ -61,8 +61,7 @@ REQUEST = 10
 SLOT_WORDS = 32
 """Whole lines of the processor's cache, so that no two workers write to the same one."""
 REQUEST_SHIFT = 32
-_REPLY_UNDER_WAY = 1 << 31
-_IS_DONE = 1 << 30
+_REPLY_UNDER_WAY = 1 << 30
 COUNT_BITS = 29
 _HAS_BEGUN = 1 << COUNT_BITS
 _COUNT_MASK = _HAS_BEGUN - 1
@@ -238,18 +237,17 @@ class ClientSlot:
     def _mark(self) -> int:
         return int(self._words[_STEPS] << REQUEST_SHIFT | self.at + 1)
 
-    def note_done(self) -> None:
-        """The request is done, but for its reply."""
-        self._words[PENDING] |= _IS_DONE
-
-    def begin_reply(self) -> None:
-        """A control message is about to be sent; it is the reply if that alone is left."""
-        if self._words[PENDING] & _IS_DONE:
-            self._words[PENDING] |= _REPLY_UNDER_WAY
-
-    def end_reply(self) -> None:
-        """It was not sent."""
-        self._words[PENDING] &= ~_REPLY_UNDER_WAY
+    @contextmanager
+    def replying(self) -> Iterator[None]:
+        """Around sending the reply, after which nothing is pending. A successor cannot know whether
+        the client has it if this worker dies in the meantime."""
+        self._words[PENDING] |= _REPLY_UNDER_WAY
+        try:
+            yield
+        except OSError:
+            self._words[PENDING] &= ~_REPLY_UNDER_WAY
+            raise
+        self.forget_pending()
 
     @property
     def is_reply_in_doubt(self) -> bool:
@@ -257,8 +255,7 @@ class ClientSlot:
 
     def _keep_only_request(self) -> None:
         """No other packet is pending. A reply that waited is lost with its worker."""
-        word = self._words[PENDING] & ~(_COUNT_MASK | _IS_DONE)
-        self._words[PENDING] = word | 1
+        self._words[PENDING] = self._words[PENDING] & ~_COUNT_MASK | 1
 
     def close(self) -> None:
         """The client is to be served no more."""

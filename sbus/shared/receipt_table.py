@@ -185,10 +185,10 @@ class ReceiptTable:
         woken = 0
         taken = self._words[_CLIENT :: self._entry_words].tolist()
         for entry, client in enumerate(taken):
-            at = entry * self._entry_words
-            if client and not self._words[at + _CELLS + self._worker]:
-                self._words[at + _CELLS + self._worker] = UNKNOWN
-                woken |= 1 << entry // ENTRIES
+            cell = entry * self._entry_words + _CELLS + self._worker
+            if client:
+                self._words[cell] = self._words[cell] or UNKNOWN
+                woken |= 1 << entry // ENTRIES  # the predecessor may have died before it did that
         for entry in range(self._worker * ENTRIES, (self._worker + 1) * ENTRIES):
             if not taken[entry]:
                 continue

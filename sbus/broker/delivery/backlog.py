@@ -98,9 +98,9 @@ class Backlog:
         else:
             self._missing += count
 
-    def append_control(self, packet: bytes) -> None:
+    def append_control(self, packet: bytes, is_reply: bool = False) -> None:
         """Add a control message behind all that is here, ahead of all that comes."""
-        self._sections[-1].control = ControlMessage(packet)
+        self._sections[-1].control = ControlMessage(packet, is_reply)
         self._sections.append(Section())
 
     def reorder(self, order: BacklogOrder) -> None:
@@ -218,7 +218,7 @@ class Backlog:
             elif isinstance(item, int):
                 self.record_drops(item)
             else:
-                self.append_control(item.packet)
+                self.append_control(item.packet, item.is_reply)
 
     def _put_at(self, number: int, packet: bytes) -> None:
         """Replace a message; there are no gaps."""

@@ -35,6 +35,8 @@ class ControlMessage(msgspec.Struct, frozen=True):
     """A control message, at its place."""
 
     packet: bytes
+    is_reply: bool = False
+    """To the request of the client that a successor would carry out again."""
 
 
 class AgingMessage(bytes):
@@ -131,7 +133,7 @@ class Section:
             start = position
         yield packets
         if self.control is not None:
-            yield (ReplyRecord(self.control.packet),)
+            yield (ReplyRecord(self.control.packet, self.control.is_reply),)
 
     # -- the first two parts -------------------------------------------------------------------
     def unindexed(self, order: BacklogOrder) -> int:

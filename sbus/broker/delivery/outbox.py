@@ -152,31 +152,28 @@ class Outbox(OutboxLedger):
             return False
         return self._backpressure.may_hold(publisher_uid)
 
-    def send_control(self, packet: bytes) -> None:
-        """Send a control message, behind everything accepted so far."""
+    def send_control(self, packet: bytes, is_reply: bool = False) -> None:
+        """Send a control message, behind everything accepted so far. If it is the reply to the
+        client's request, a successor is not to carry that out again."""
         if self.is_flowing:
             try:
-                self._send_control(packet)
+                self._send_control(packet, is_reply)
                 return
             except OSError as error:
                 if self._has_more_room_after(error):
-                    self.send_control(packet)
+                    self.send_control(packet, is_reply)
                     return
                 self._on_failed_send(error)
         if not self.is_closed:
             self._settle_drops()
-            self._backlog.append_control(packet)
+            self._backlog.append_control(packet, is_reply)
 
-    def _send_control(self, packet: bytes) -> None:
-        """Send it now. A successor cannot know whether the client has what was being sent."""
-        if self._slot is not None:
-            self._slot.begin_reply()
-        try:
+    def _send_control(self, packet: bytes, is_reply: bool) -> None:
+        if is_reply and self._slot is not None:
+            with self._slot.replying():
+                self._send(packet)
+        else:
             self._send(packet)
-        except OSError:
-            if self._slot is not None:
-                self._slot.end_reply()
-            raise
 
     def _enter(self, event: outbox_state.Event) -> None:
         before, self._state = self._state, outbox_state.TRANSITIONS[self._state][event]
@@ -354,7 +351,7 @@ class Outbox(OutboxLedger):
             self._end_stall_if_room()
             return _COST_PER_PACKET + len(first) // BYTES_PER_UNIT
         if isinstance(first, ControlMessage):
-            self._send_control(first.packet)
+            self._send_control(first.packet, first.is_reply)
         elif self.wants_notices:
             self._send(controls.lost_notice(first.count))
         self._backlog.pop()

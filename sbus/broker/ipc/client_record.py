@@ -56,6 +56,8 @@ class ReplyRecord(msgspec.Struct, frozen=True, array_like=True):
     """A control message that waits, at its place in a backlog."""
 
     packet: bytes
+    is_reply: bool = False
+    """To the client's request, which a successor would carry out again."""
 
 
 BacklogItem = bytes | int | ReplyRecord

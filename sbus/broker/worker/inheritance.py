@@ -128,10 +128,12 @@ class Inheritance:
     def take_over(self) -> None:
         """Begin to serve, with the clients of the predecessor."""
         self.is_awaited = False
-        self._succeed_receipts()
+        with self._context.memory.lock as words:
+            placed = self._context.in_flight.placed_request(words)
         journal = _Journal(self._context)
         if self._clients:
             interrupted = self._sequencer.unfinished.begin(self._slots())
+            self._succeed_receipts(placed)
             self._restore_all(journal, interrupted.arrivals)
             for session in self._sessions:
                 self._admit_earlier_losses(session)
@@ -141,14 +143,15 @@ class Inheritance:
                 self._go_on_with_request(session)
         else:
             self._subscriptions.start()
+            self._succeed_receipts(placed)
         self._depart_gone(journal)
         self._context.link.send(TookOver(len(self._clients)))
         self._clients.clear()
 
-    def _succeed_receipts(self) -> None:
-        """Go on with the receipts of the predecessor, once this worker looks again."""
-        with self._context.memory.lock as words:
-            placed = self._context.in_flight.placed_request(words)
+    def _succeed_receipts(self, placed: int) -> None:
+        """Go on with the receipts of the predecessor, whose last request that has its place has
+        this mark, once this worker looks again. It knows by now from where it walks: it delivers
+        all that gets its place from here on."""
         woken = self._context.receipts.succeed(placed, self._context.client_slots)
         self._context.memory.wake(woken)
         self._context.wake()

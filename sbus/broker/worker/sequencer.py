@@ -186,7 +186,7 @@ class Sequencer:
             if woken < 0:
                 return 0, FOR_ROOM
         account.pay_for(len(batch.messages), now_ns)
-        if batch.receipt is not None:
+        if batch.receipt is not None and batch.messages:
             others = 0 if log_block is None else log_block.mask & words[ALIVE]
             mark = self._receipts.place(batch.receipt, others)
             self._in_flight.place_request(words, mark)

@@ -273,9 +273,8 @@ class Session(SessionRecord):
 
     def reply(self, packet: bytes) -> None:
         """Send the reply to the packet that is being handled, or was the last one."""
-        if len(self.packets) - self.done <= 1:
-            self.slot.note_done()
-        self.outbox.send_control(packet)
+        is_last = len(self.packets) - self.done <= 1
+        self.outbox.send_control(packet, is_reply=is_last)
 
     def pend(self, request: bytes) -> None:
         """This request, which a predecessor of the worker has read, is pending."""

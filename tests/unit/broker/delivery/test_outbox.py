@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sbus.broker.delivery.outbox_ledger import OutboxStatistics
 from sbus.limits import Limits
 from sbus.protocol.controls import Soft
+from sbus.shared.client_slots import ClientSlot, client_slots_words
 from tests.unit.broker.delivery.outbox_peer import (
     Peer,
     limits,
@@ -137,6 +138,25 @@ def test_nothing_is_delivered_to_a_peer_that_has_gone(peers: Make, unread: bool)
     statistics = peer.outbox.statistics()
     assert statistics.undelivered == 3
     assert total(statistics) == statistics.accepted == 3 + unread
+
+
+def test_a_reply_that_was_sent_is_over_though_what_is_behind_it_waits(peers: Make) -> None:
+    """A successor would carry the request out once more."""
+    slot = ClientSlot(memoryview(bytearray(8 * client_slots_words(1))).cast("Q"), 0)
+    slot.keep_request(b"CMSG !/cred/whoami", 1)
+    peer = peers(limits())
+    peer.outbox.use_slot(slot)
+    peer.fill()
+    peer.outbox.send_control(b"notice")
+    peer.outbox.send_control(b"reply", is_reply=True)
+    for _ in range(5):
+        peer.outbox.send_control(bytes(3_000))
+    assert slot.request
+    peer.read()
+    peer.settle()
+    assert peer.outbox.controls_waiting, "not everything behind it fits"
+    assert not slot.request
+    assert not slot.pending
 
 
 def test_what_waits_for_a_peer_that_leaves_is_undelivered(peers: Make) -> None:

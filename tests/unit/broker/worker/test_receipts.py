@@ -17,6 +17,7 @@ from sbus.broker.ipc.worker_protocol import (
     PrepareClient,
     RecordClients,
 )
+from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.limits import Limits
 from sbus.protocol.receipts import Counts
 from sbus.shared.receipt_table import ENTRIES, OPEN_OF_CLIENT_MAX, ReceiptTable
@@ -162,6 +163,49 @@ def test_a_publishers_worker_that_dies_tells_it_later(bus: OneProcessBus) -> Non
     assert reader.read() == [b"MSG k\0"]
     say(bus, writer, ask(b"again"))
     assert writer.read() == [told(b"again", b"1 0 0")]
+
+
+def test_a_message_that_was_held_when_the_publishers_worker_died_is_published_once(
+    bus: OneProcessBus,
+) -> None:
+    reader = bus.connect(0, buffer_bytes=SMALL_BUFFER_BYTES)
+    say(bus, reader, b"CMSG !/notices/on", b"CMSG blocking/soft/block", b"SUB k")
+    writer = bus.connect(0)
+    answers: list[bytes] = []
+    number = -1
+    while len(answers) > number:
+        number += 1
+        say(bus, writer, ask(b"%d" % number, payload=bytes(1_000)))
+        answers += writer.read()
+    received = reader.read()
+    bus.replace(0)
+    bus.settle()
+    received += reader.read()
+    answers += writer.read()
+    assert answers[-1] == told(b"%d" % number, b"1 0 0")
+    assert len(answers) == number + 1
+    assert received.count(b"CMSG !/lost\x001") == 1, "the one before it waited in the dead worker"
+    assert len(received) == number + 1
+
+
+def test_a_message_that_nobody_walks_to_while_a_worker_is_succeeded_has_its_receipt(
+    bus: OneProcessBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The successor has no clients, and begins at the end of the log, behind the message."""
+    reader, writer = bus.connect(0), bus.connect(1)
+    say(bus, reader, b"SUB k")
+    start = Subscriptions.start
+
+    def start_behind_a_message(subscriptions: Subscriptions) -> None:
+        writer.send(ask(b"t"))
+        while not bus.workers[1].context.receipts.open:
+            bus.stepped[1].tick()
+        start(subscriptions)
+
+    monkeypatch.setattr(Subscriptions, "start", start_behind_a_message)
+    bus.replace(0, without={reader.number})
+    bus.settle()
+    assert writer.read() == [told(b"t", b"?")]
 
 
 @pytest.mark.parametrize("payload_bytes", [10, 10_000])
