@@ -1,5 +1,6 @@
 """Worker groups on a real bus: every job is done, also when a member dies."""
 
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -11,10 +12,13 @@ import anyio
 import pytest
 
 import sbus
+from sbus.unix.readiness import is_readable_within
 from tests.support.bus import PROJECT, Bus, running_bus, sbusd_environment
 from tests.support.event_loops import on_both_event_loops
 
 TIMEOUT_S = 20.0
+START_SECONDS_MAX = 40.0
+"""For a member's process to be in its group."""
 JOBS = 60
 MANY_JOBS = 2_000
 SMALL_BACKLOGS = (
@@ -39,6 +43,9 @@ def working(bus: Bus, loop: str, jobs: int = 0) -> Iterator[subprocess.Popen[byt
     )
     try:
         assert process.stdout is not None
+        if not is_readable_within(process.stdout.fileno(), START_SECONDS_MAX):
+            process.send_signal(signal.SIGABRT)  # it prints where it waits
+            pytest.fail("a member does not begin")
         assert process.stdout.readline() == b"ready\n"
         yield process
     finally:
@@ -72,7 +79,8 @@ def publish(client: Client, numbers: range) -> None:
 @pytest.mark.parametrize("mortal", ["blocking", "asyncio", "trio"])
 def test_what_a_killed_member_had_is_done_by_others(bus: Bus, mortal: str) -> None:
     with ExitStack() as stack:
-        client = stack.enter_context(sbus.blocking.connect(bus.address))
+        connected = sbus.blocking.connect(bus.address, timeout_seconds=TIMEOUT_S)
+        client = stack.enter_context(connected)
         results = Results(client)
         for loop in {"blocking", "asyncio", "trio"} - {mortal}:
             stack.enter_context(working(bus, loop))

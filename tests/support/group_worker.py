@@ -4,6 +4,7 @@ LOOP is `trio`, `asyncio` or `blocking`. It publishes its process id as the resu
 stops, with a job in its hands, when it has done so many JOBS; never if that is 0.
 """
 
+import faulthandler
 import os
 import sys
 import time
@@ -49,6 +50,7 @@ def hang() -> None:
 
 
 if __name__ == "__main__":
+    faulthandler.enable()
     address, loop, jobs = sys.argv[1:]
     if loop == "blocking":
         work_blocking(address, int(jobs))
