@@ -40,7 +40,9 @@ class Receipts:
         wait = self._sequencer.publish(batch)
         if not batch.messages:
             self._give_back(entry)
-            return wait
+            if wait is None:  # who was stalled has room again by now
+                self._context.wake()
+            return wait or FOR_ROOM
         session.messages_in += 1
         session.slot.forget_pending()  # from here on the entry tells a successor
         self._tell_if_complete(self._table.open[entry])

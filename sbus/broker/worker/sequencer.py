@@ -123,7 +123,8 @@ class Sequencer:
         if wait is not None and wait.reason is not Reason.STALL:
             batch.put_off_from(0)
             return wait
-        batch.session.share_pending(len(batch.put_off))
+        if batch.receipt is None:  # else the request is pending anyway
+            batch.session.share_pending(len(batch.put_off))
         self._walker.walk_to(end)
         if self._monitor.is_watched:
             began_at = time.perf_counter()

@@ -1,5 +1,6 @@
 """Messages with receipts: what their publishers are told, also when workers die."""
 
+import itertools
 import os
 import time
 from collections.abc import Iterator
@@ -17,7 +18,10 @@ from sbus.broker.ipc.worker_protocol import (
     PrepareClient,
     RecordClients,
 )
+from sbus.broker.worker.publish_batch import PublishBatch
+from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.subscriptions import Subscriptions
+from sbus.broker.worker.wait_queue import Wait
 from sbus.limits import Limits
 from sbus.protocol.receipts import Counts
 from sbus.shared.receipt_table import ENTRIES, OPEN_OF_CLIENT_MAX, ReceiptTable
@@ -168,24 +172,54 @@ def test_a_publishers_worker_that_dies_tells_it_later(bus: OneProcessBus) -> Non
 def test_a_message_that_was_held_when_the_publishers_worker_died_is_published_once(
     bus: OneProcessBus,
 ) -> None:
-    reader = bus.connect(0, buffer_bytes=SMALL_BUFFER_BYTES)
-    say(bus, reader, b"CMSG !/notices/on", b"CMSG blocking/soft/block", b"SUB k")
-    writer = bus.connect(0)
-    answers: list[bytes] = []
-    number = -1
-    while len(answers) > number:
-        number += 1
-        say(bus, writer, ask(b"%d" % number, payload=bytes(1_000)))
-        answers += writer.read()
+    reader, writer, answers = stall_reader(bus)
+    number = len(answers)
     received = reader.read()
     bus.replace(0)
     bus.settle()
     received += reader.read()
-    answers += writer.read()
-    assert answers[-1] == told(b"%d" % number, b"1 0 0")
-    assert len(answers) == number + 1
+    assert writer.read() == [told(b"%d" % number, b"1 0 0")], "and no notice of lost packets"
     assert received.count(b"CMSG !/lost\x001") == 1, "the one before it waited in the dead worker"
     assert len(received) == number + 1
+
+
+def stall_reader(bus: OneProcessBus) -> tuple[Peer, Peer, list[bytes]]:
+    """A reader that holds its user's publishers back, a writer whose last request waits for it, and
+    the receipts of those before."""
+    reader = bus.connect(0, buffer_bytes=SMALL_BUFFER_BYTES)
+    say(bus, reader, b"CMSG !/notices/on", b"CMSG blocking/soft/block", b"SUB k")
+    writer = bus.connect(0)
+    say(bus, writer, b"CMSG !/notices/on")
+    answers: list[bytes] = []
+    for number in itertools.count():
+        say(bus, writer, ask(b"%d" % number, payload=bytes(1_000)))
+        answers += writer.read()
+        if len(answers) == number:
+            return reader, writer, answers
+    raise AssertionError
+
+
+def test_a_message_waits_on_if_its_reader_stalls_again(
+    bus: OneProcessBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the second try the reader has room, which it has lost by the third."""
+    reader, writer, answers = stall_reader(bus)
+    calls = []
+    begin_holding = Sequencer._begin_holding
+
+    def begin_later(sequencer: Sequencer, batch: PublishBatch, now_ns: int) -> Wait | None:
+        calls.append(batch)
+        return begin_holding(sequencer, batch, now_ns) if len(calls) > 1 else None
+
+    monkeypatch.setattr(Sequencer, "_begin_holding", begin_later)
+    bus.workers[0].context.wake()
+    bus.settle()
+    assert len(calls) == 2
+    received = reader.read()
+    bus.settle()
+    received += reader.read()
+    assert writer.read() == [told(b"%d" % len(answers), b"1 0 0")]
+    assert len(received) == len(answers) + 1
 
 
 def test_a_message_that_nobody_walks_to_while_a_worker_is_succeeded_has_its_receipt(
