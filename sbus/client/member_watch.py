@@ -44,6 +44,8 @@ class MemberWatch(Receiving[MemberChange]):
         self._pattern = pattern
         self._queue = queue
         self._roster = Roster()
+        self._must_ask = True
+        """Changes are missing, and the bus has not said since who is there."""
         self._changes: deque[MemberChange] = deque()
 
     def members(self) -> list[Member]:
@@ -51,18 +53,23 @@ class MemberWatch(Receiving[MemberChange]):
         return self._roster.members()
 
     async def ask(self) -> list[MemberChange]:
-        """Ask the bus who is there; returns what has changed."""
-        return self._roster.replace(await list_members(self._io, self._pattern, self._queue))
+        """Ask the bus who is there; returns what has changed. If that fails, `receive` asks."""
+        members = await list_members(self._io, self._pattern, self._queue)
+        self._must_ask = False
+        return self._roster.replace(members)
 
     async def receive(self) -> MemberChange:
         """The next change."""
         while not self._changes:
+            if self._must_ask:
+                self._changes.extend(await self.ask())
+                continue
             item = await self._io.take(self._queue)
             if isinstance(item, Message):
                 change = self._roster.feed(item)
                 self._changes.extend(() if change is None else (change,))
             else:
-                self._changes.extend(await self.ask())
+                self._must_ask = True
         return self._changes.popleft()
 
 

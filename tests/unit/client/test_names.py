@@ -1,10 +1,12 @@
 """Requests about names, with each client: what is sent, and what their replies come to."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 
 from sbus.client import blocking
+from sbus.client.blocking_streams import MemberWatch
 from sbus.client.names import UNKNOWN, Roster
 from sbus.errors import ConfigurationError, PacketRefused
 from sbus.protocol.packets import Message, parse_server_packet
@@ -15,6 +17,8 @@ from tests.unit.client.fake_bus import ANSWER, GREETING, WHOAMI, FakeBus
 Bus = blocking.Connection[Message]
 
 ANN, BEN = Member(1, b"ann", 7, 2, 3), Member(1, b"ben", 8, 2, 3)
+TIMEOUT_S = 10.0
+SOON_S = 0.05
 DIED = b"CMSG !/error\0packets-lost 1 packet was not processed"
 
 
@@ -106,6 +110,36 @@ def test_a_connection_that_is_made_again_takes_its_name_again(
         fake.answer(WHOAMI, ANSWER)
         with pytest.raises(PacketRefused, match="a rule denies it"):
             syncs.join()
+
+
+def test_a_watch_asks_about_a_gap_until_it_has_the_list(fake: FakeBus) -> None:
+    asked = b"CMSG !/members\x001/*"
+    changes: list[MemberChange] = []
+    watches: list[MemberWatch] = []
+    with blocking.connect(fake.address) as bus, ExitStack() as stack:
+
+        def receive() -> None:
+            changes.append(watches[0].receive(timeout_seconds=TIMEOUT_S))
+
+        fake.accept()
+        opens = Task(lambda: watches.append(stack.enter_context(bus.watch_members("1/*"))))
+        fake.answer(b"SUB !/presence/1/*")
+        fake.answer(WHOAMI, ANSWER)
+        fake.answer(asked, list_of(ANN))
+        opens.join()
+        fake.send(b"CMSG !/lost\x002")
+        with pytest.raises(TimeoutError):
+            watches[0].receive(timeout_seconds=SOON_S)
+        refused = Task(receive)
+        assert fake.receive() == asked
+        fake.answer(asked, list_of(ANN), b"CMSG !/error\0not-allowed no", list_of(ANN, BEN))
+        with pytest.raises(PacketRefused, match="not-allowed"):
+            refused.join()
+        receives = Task(receive)
+        fake.answer(asked, list_of(ANN, BEN))
+        receives.join()
+        assert changes == [MemberChange(BEN)]
+        assert watches[0].members() == [ANN, BEN]
 
 
 # -- who is there ----------------------------------------------------------------------------------
