@@ -30,13 +30,13 @@ class Routes:
         self._own_patterns: Counter[bytes] = Counter()
         self._own_matches: Callable[[bytes], object] | None = None
         """Compiled when it is needed."""
-        self._subscriptions: dict[int, tuple[Callable[[bytes], object], Queue]] = {}
+        self._subscriptions: dict[int, tuple[list[bytes], Callable[[bytes], object], Queue]] = {}
         """By the identity of the queue."""
         self.are_shared = False
         """There has been a subscription object."""
 
     def note_subscribed(self, packet: bytes) -> None:
-        """The connection itself sends this `SUB`."""
+        """The connection itself has sent this `SUB`."""
         self._own_patterns[spelling(packet[len(SUBSCRIBE_WORD) :])] += 1
         self._own_matches = None
 
@@ -49,7 +49,8 @@ class Routes:
         """From now on, messages that match a pattern of one of these `SUB`, and no others, go to
         this queue."""
         patterns = [packet[len(SUBSCRIBE_WORD) :] for packet in packets]
-        self._subscriptions[id(queue)] = (compile_patterns(patterns, self._dialect), queue)
+        matches = compile_patterns(patterns, self._dialect)
+        self._subscriptions[id(queue)] = (list(map(spelling, patterns)), matches, queue)
         self.are_shared = True
 
     def close(self, queue: Queue) -> None:
@@ -57,10 +58,16 @@ class Routes:
         self._subscriptions.pop(id(queue), None)
         queue.clear()
 
+    def have(self, packet: bytes) -> bool:
+        """Whether a queue is for the pattern of this `SUB`."""
+        pattern = spelling(packet[len(SUBSCRIBE_WORD) :])
+        opened = (patterns for patterns, _, _ in self._subscriptions.values())
+        return pattern in self._own_patterns or any(pattern in patterns for patterns in opened)
+
     def clear(self) -> None:
         """Forget everything that waits."""
         self._own.clear()
-        for _, queue in self._subscriptions.values():
+        for _, _, queue in self._subscriptions.values():
             queue.clear()
 
     def deliver(self, message: Message) -> None:
@@ -69,7 +76,7 @@ class Routes:
             self._own_matches = compile_patterns(self._own_patterns, self._dialect)
         if self._own_matches(message.key):
             self._own.add_or_drop(message)
-        for matches, queue in self._subscriptions.values():
+        for _, matches, queue in self._subscriptions.values():
             if matches(message.key):
                 queue.add_or_drop(message)
 
@@ -77,7 +84,7 @@ class Routes:
         """Nobody knows which patterns the missing messages match, so every queue learns of it."""
         if self._own_patterns or not self.are_shared:
             self._own.add_gap(gap)
-        for _, queue in self._subscriptions.values():
+        for _, _, queue in self._subscriptions.values():
             queue.add_gap(gap)
 
 

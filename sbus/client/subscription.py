@@ -47,15 +47,19 @@ async def subscribed(
     If the bus holds this client back at the end, the patterns may stay subscribed, and messages
     that match no other one are forgotten as they come.
     """
-    routes = io.link.inbox.routes
+    inbox, routes = io.link.inbox, io.link.inbox.routes
     routes.open(packets, queue)
-    undo = []
+    sent, are_accepted = [], False
+    refused_before = inbox.statistics().packets_refused
     try:
         for packet in packets:
             await io.send(packet)
-            undo.append(undone(packet))
+            sent.append(packet)
         await io.ask(io.link.barrier)
+        are_accepted = inbox.statistics().packets_refused == refused_before
         yield queue
     finally:
         routes.close(queue)
-        await io.send_at_end(*undo)
+        if not are_accepted:  # to undo one that was refused would undo another one of its pattern
+            sent = [packet for packet in sent if not routes.have(packet)]
+        await io.send_at_end(*map(undone, sent))

@@ -121,6 +121,19 @@ def test_a_refusal_is_raised_where_the_block_begins(fake: FakeBus, bus: Bus) -> 
         raise AssertionError("the block does not begin")
 
 
+def test_a_refused_block_takes_no_subscription_of_another_one_away(fake: FakeBus, bus: Bus) -> None:
+    bus.subscribe("own*")
+    assert fake.receive() == b"SUB own*"
+    with opened(fake, bus, "other"):
+        fake.send(b"CMSG !/error\0too-many-patterns no", ANSWER)
+        refused = bus.subscription("own**", "other", "a")
+        with pytest.raises(PacketRefused, match="too-many-patterns"), refused:
+            raise AssertionError("the block does not begin")
+        received = [fake.receive() for _ in range(5)]
+        assert received == [b"SUB own**", b"SUB other", b"SUB a", WHOAMI, b"UNSUB a"]
+    assert fake.receive() == b"UNSUB other"
+
+
 def test_iteration_ends_when_the_program_closes_the_connection(fake: FakeBus, bus: Bus) -> None:
     with opened(fake, bus, "a") as messages:
         bus.close()
