@@ -48,8 +48,8 @@ class Connection(Receiving[Item]):
         The subscription is in force for every message that is published after a later `sync`.
         """
         packet = self._link.encoder.subscribe(pattern)
-        self._link.inbox.routes.note_subscribed(packet)
         await self._io.send(packet)
+        self._link.inbox.routes.note_subscribed(packet)
 
     async def unsubscribe(self, pattern: bytes | str) -> None:
         """Undo one `subscribe` with the same pattern ("Transport")."""

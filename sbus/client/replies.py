@@ -12,7 +12,6 @@ from sbus.client.packet_encoder import PacketEncoder
 from sbus.client.receipts import OpenReceipt, Receipts
 from sbus.client.requests import Identity
 from sbus.errors import BusError, NobodyListens, RequestFailed
-from sbus.protocol.packets import encode_subscribe
 from sbus.protocol.request_reply import encode_request, parse_answer, reply_key
 
 REQUEST_SECONDS = 10.0
@@ -70,10 +69,10 @@ class Replies:
         self._receipts = receipts
         self._open: dict[bytes, OpenRequest] = {}
 
-    def subscribe(self, identity: Identity) -> bytes:
-        """Choose the key of the connection with this identity; returns the packet to send."""
-        self.key = reply_key(identity.key, _token())
-        return encode_subscribe(self.key)
+    @staticmethod
+    def new_key(identity: Identity) -> bytes:
+        """For the connection with this identity; the `key` once it is subscribed to."""
+        return reply_key(identity.key, _token())
 
     def open(self, encoder: PacketEncoder, key: bytes | str, payload: bytes | str) -> OpenRequest:
         """A new request; `close` follows."""

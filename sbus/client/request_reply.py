@@ -9,7 +9,7 @@ from sbus.client.message_queue import MessageQueue
 from sbus.client.replies import no_answer
 from sbus.client.subscription import subscribed
 from sbus.client.waiting_link import Receiving, WaitingLink
-from sbus.protocol.packets import Message
+from sbus.protocol.packets import Message, encode_subscribe
 from sbus.protocol.request_reply import Envelope, encode_answer, parse_request
 
 
@@ -28,13 +28,7 @@ async def _request(io: WaitingLink[Any], key: bytes | str, payload: bytes | str)
     link = io.link
     replies = link.inbox.replies
     if not replies.key:
-        await io.ask(link.barrier)
-    if not replies.key:  # another task may have been faster
-        try:
-            await io.send(replies.subscribe(link.identity()))
-        except BaseException:
-            replies.key = b""
-            raise
+        await _prepare_for_answers(io)
     opened = replies.open(link.encoder, key, payload)
     try:
         await io.send(opened.receipt.packet)
@@ -43,6 +37,16 @@ async def _request(io: WaitingLink[Any], key: bytes | str, payload: bytes | str)
         return opened.answer()
     finally:
         replies.close(opened)
+
+
+async def _prepare_for_answers(io: WaitingLink[Any]) -> None:
+    replies = io.link.inbox.replies
+    async with io.preparing:
+        if not replies.key:
+            await io.ask(io.link.barrier)
+            key = replies.new_key(io.link.identity())
+            await io.send(encode_subscribe(key))
+            replies.key = key
 
 
 class Request:

@@ -40,6 +40,8 @@ class WaitingLink(ABC, Generic[Item]):
 
     sending: AbstractAsyncContextManager[object]
     """A block in which no other task sends."""
+    preparing: AbstractAsyncContextManager[object]
+    """A block in which no other task prepares the connection for its first request."""
 
     def __init__(self, link: Link[Item]) -> None:
         self.link = link
