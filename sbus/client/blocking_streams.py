@@ -68,7 +68,8 @@ class Request:
         self.payload = request.payload
 
     def reply(self, payload: bytes | str = b"", *, timeout_seconds: float | None = None) -> None:
-        """Answer it; of several answers the requester gets the first."""
+        """Answer it; of several answers the requester gets the first. An answer that is too long
+        for a packet fails the request."""
         self._io.run(self._request.reply(payload), timeout_seconds)
 
     def fail(self, text: str, *, timeout_seconds: float | None = None) -> None:

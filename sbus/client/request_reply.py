@@ -1,7 +1,7 @@
 """Requests to other clients, and answers to theirs."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from sbus.client.link import READ_PACKETS_MAX
@@ -9,8 +9,14 @@ from sbus.client.message_queue import MessageQueue
 from sbus.client.replies import no_answer
 from sbus.client.subscription import subscribed
 from sbus.client.waiting_link import Receiving, WaitingLink
+from sbus.errors import PacketRefused
 from sbus.protocol.packets import Message, encode_subscribe
-from sbus.protocol.request_reply import Envelope, encode_answer, parse_request
+from sbus.protocol.request_reply import (
+    FAILURE_BYTES_MAX,
+    Envelope,
+    encode_answer,
+    parse_request,
+)
 
 
 async def request(
@@ -60,17 +66,22 @@ class Request:
         self.payload = envelope.payload
 
     async def reply(self, payload: bytes | str = b"") -> None:
-        """Answer it; of several answers the requester gets the first."""
-        await self._answer(payload, is_failure=False)
+        """Answer it; of several answers the requester gets the first. An answer that is too long
+        for a packet fails the request."""
+        try:
+            await self._answer(self._io.link.encoder.payload(payload), is_failure=False)
+        except PacketRefused as refused:
+            await self.fail(f"the answer is too long: {refused.text}")
 
     async def fail(self, text: str) -> None:
         """Say why there is no answer; the requester's call raises RequestFailed."""
-        await self._answer(text, is_failure=True)
+        reason = text.encode(errors="backslashreplace")[:FAILURE_BYTES_MAX]
+        with suppress(PacketRefused):  # the requester's key has a length that no answer can have
+            await self._answer(reason, is_failure=True)
 
-    async def _answer(self, payload: bytes | str, *, is_failure: bool) -> None:
-        encoder = self._io.link.encoder
-        answer = encode_answer(self._envelope, encoder.payload(payload), is_failure=is_failure)
-        await self._io.send(encoder.publish(self._envelope.reply_key, answer))
+    async def _answer(self, payload: bytes, *, is_failure: bool) -> None:
+        answer = encode_answer(self._envelope, payload, is_failure=is_failure)
+        await self._io.send(self._io.link.encoder.publish(self._envelope.reply_key, answer))
 
 
 class RequestStream(Receiving[Request]):

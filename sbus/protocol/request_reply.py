@@ -20,10 +20,13 @@ from sbus.protocol.packets import NUL, Message
 
 TOKEN_BYTES_MAX: Final = 62
 """With a mark behind it, it fits what the bus takes as a token."""
+FAILURE_BYTES_MAX: Final = 4_096
+"""Of the text of a failure, which may quote its request; the rest is left out."""
 _FAILURE_MARK: Final = b"!"
+_ID = rb"(?:0|[1-9][0-9]{0,9})"
 _REQUEST = re.compile(
-    rb"(!/cred/[0-9]{1,10}/[0-9]{1,10}/[0-9]{1,10}/reply/[0-9A-Za-z]{1,32})"
-    rb"\0([0-9A-Za-z]{1,%d})\0(.*)" % TOKEN_BYTES_MAX,
+    rb"(!/cred/%b/%b/%b/reply/[0-9A-Za-z]{1,32})"
+    rb"\0([0-9A-Za-z]{1,%d})\0(.*)" % (_ID, _ID, _ID, TOKEN_BYTES_MAX),
     re.DOTALL,
 )
 

@@ -89,3 +89,26 @@ def test_the_blocking_client_asks_and_answers(bus: Bus) -> None:
         assert answer.result(TIMEOUT_S) == b"ABC"
         with pytest.raises(sbus.NobodyListens):
             client.request("lower", b"ABC", timeout_seconds=None)
+
+
+def test_no_request_and_no_answer_ends_an_answerer(bus: Bus) -> None:
+    with (
+        sbus.blocking.connect(bus.address) as server,
+        sbus.blocking.connect(bus.address) as client,
+        server.requests("k") as requests,
+        ThreadPoolExecutor(1) as executor,
+    ):
+        client.publish("k", b"!/cred/00/0/1/reply/x\0t\0")  # no key may have this id
+        client.sync()
+        for answer in (bytes(1_000_000), bytes(409_600)):
+            asking = executor.submit(client.request, "k", b"first", timeout_seconds=TIMEOUT_S)
+            request = requests.receive(timeout_seconds=TIMEOUT_S)
+            assert request.payload == b"first"
+            request.reply(answer)
+            with pytest.raises(sbus.RequestFailed, match="would have"):
+                asking.result()
+        asking = executor.submit(client.request, "k", timeout_seconds=TIMEOUT_S)
+        requests.receive(timeout_seconds=TIMEOUT_S).fail("\udc80" + "x" * 1_000_000)
+        with pytest.raises(sbus.RequestFailed, match=r"\\udc80x"):
+            asking.result()
+        server.sync()

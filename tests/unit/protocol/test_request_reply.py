@@ -4,6 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sbus.limits import Limits
+from sbus.protocol.keys import SLASH, check_key
 from sbus.protocol.packets import Message
 from sbus.protocol.request_reply import (
     Answer,
@@ -40,6 +42,8 @@ def test_a_request_and_its_answer_come_out_as_they_went_in(
         b"!/cred/5/6/7/reply/0a/x\x00t\x00body",
         b"!/cred/5/6/7/reply/\x00t\x00body",
         b"!/cred/5/6//reply/0a\x00t\x00body",
+        b"!/cred/00/6/7/reply/0a\x00t\x00body",
+        b"!/cred/5/06/7/reply/0a\x00t\x00body",
         b"!/cred/5/6/7/reply/0a\x00t!\x00body",
         b"!/cred/5/6/7/reply/0a\x00\x00body",
         REPLY_KEY + b"\x00" + b"t" * 63 + b"\x00body",
@@ -49,6 +53,16 @@ def test_a_request_and_its_answer_come_out_as_they_went_in(
 )
 def test_what_would_make_its_answerer_publish_elsewhere_is_no_request(payload: bytes) -> None:
     assert parse_request(Message(b"a", payload)) is None
+
+
+ids = st.text("0123456789", min_size=1, max_size=11)
+
+
+@given(gid=ids, uid=ids, pid=ids)
+def test_every_request_has_a_key_that_its_answer_may_have(gid: str, uid: str, pid: str) -> None:
+    key = f"!/cred/{gid}/{uid}/{pid}/reply/0a".encode()
+    if parse_request(Message(b"a", encode_request(key, b"t", b""))) is not None:
+        check_key(key, SLASH, Limits())
 
 
 @given(st.binary())
