@@ -18,6 +18,7 @@ from sbus.client.subscription import Subscription, subscription
 from sbus.client.value_store import BYTES_MAX, KEYS_MAX, ValueStore
 from sbus.client.waiting_link import Receiving, WaitingLink
 from sbus.client.worker_group import WorkerGroup, working
+from sbus.protocol.last_values import request_key
 from sbus.protocol.packets import SUBSCRIBE_WORD
 from sbus.protocol.presence import Member
 from sbus.protocol.receipts import Receipt
@@ -252,7 +253,9 @@ class Connection(Receiving[Item]):
         does not keep all that matches. ConfigurationError in the dot dialect.
         """
         self._link.encoder.must_have_control_messages()
-        return joined(self._io, self._link.encoder.subscribe(pattern), timeout_seconds)
+        packet = self._link.encoder.subscribe(pattern)
+        self._check_request_key(packet)
+        return joined(self._io, packet, timeout_seconds)
 
     async def serve_last_values(
         self,
@@ -267,10 +270,17 @@ class Connection(Receiving[Item]):
         At most `keys_max` keys, and `bytes_max` bytes of keys and payloads: beyond that, the values
         that have not changed for the longest time are forgotten.
         """
-        packets = map(self._link.encoder.subscribe, (pattern, *more))
-        patterns = [packet.removeprefix(SUBSCRIBE_WORD) for packet in packets]
+        packets = list(map(self._link.encoder.subscribe, (pattern, *more)))
+        patterns = [self._check_request_key(packet) for packet in packets]
         store = ValueStore(patterns, self._link.dialect, keys_max=keys_max, bytes_max=bytes_max)
         await serve(self._io, patterns, store)
+
+    def _check_request_key(self, packet: bytes) -> bytes:
+        """The pattern of this `SUB`. Raises PacketRefused if the key for requests for its last
+        values is none that the bus accepts."""
+        pattern = packet.removeprefix(SUBSCRIBE_WORD)
+        self._link.encoder.checked_pattern(request_key(pattern))
+        return pattern
 
     # -- the connection itself -----------------------------------------------------------------
 

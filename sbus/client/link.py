@@ -89,8 +89,9 @@ class Link(Generic[Item]):
         self._packet_bytes_max = options.get("packet_bytes_max", PACKET_BYTES_MAX)
         self.greetings = [self.barrier.greeting, *settings_of(options)]
         """The packets that a connection begins with."""
-        sender_bytes = controls.SENDER_BYTES_MAX if options.get("sender", False) else 0
-        self._reader = PacketReader(self._packet_bytes_max + sender_bytes)
+        self._reader = PacketReader(self._packet_bytes_max)
+        if options.get("sender", False):
+            self._expect_senders()
         self.sock = open_socket(self._packet_bytes_max)
         self.has_ended = False
         """The bus will send nothing more to the present socket."""
@@ -255,7 +256,13 @@ class Link(Generic[Item]):
         """
         packet = self.encoder.control(key, payload)
         name = packet.removeprefix(CONTROL_WORD).partition(NUL)[0]
+        if name == controls.SENDER_ON:
+            self._expect_senders()
         return packet, {controls.WHOAMI: self.barrier, controls.ME: self.inbox.me}.get(name)
+
+    def _expect_senders(self) -> None:
+        """Packets will be longer by their senders."""
+        self._reader = PacketReader(self._packet_bytes_max + controls.SENDER_BYTES_MAX)
 
     def give_up(self) -> None:
         """The bus accepts nothing more: lose the connection, or raise why, as far as the bus has

@@ -58,14 +58,14 @@ class PacketEncoder:
         )
 
     def subscribe(self, pattern: bytes | str) -> bytes:
-        checked = self._pattern(pattern)
+        checked = self.checked_pattern(pattern)
         hint = pattern_hint(checked, self._dialect)
         if hint is not None:
             warnings.warn(hint, PatternWarning, _level_of_program())
         return encode_subscribe(checked)
 
     def unsubscribe(self, pattern: bytes | str) -> bytes:
-        return encode_unsubscribe(self._pattern(pattern))
+        return encode_unsubscribe(self.checked_pattern(pattern))
 
     def control(self, key: bytes | str, payload: bytes | str | None) -> bytes:
         """Raises ConfigurationError in the dot dialect."""
@@ -81,7 +81,8 @@ class PacketEncoder:
                 "there is neither whoami nor me"
             )
 
-    def _pattern(self, pattern: bytes | str) -> bytes:
+    def checked_pattern(self, pattern: bytes | str) -> bytes:
+        """One that the bus accepts; without a warning."""
         text = to_bytes(pattern, "a pattern")
         try:
             check_pattern(text, self._dialect, self._limits)

@@ -323,3 +323,14 @@ def test_a_bus_that_ends_is_an_error_for_waiting_tasks(tmp_path: Path) -> None:
             client.publish("a")
         with pytest.raises(sbus.AddressError, match="is sbusd running"):
             sbus.blocking.connect(bus.address)
+
+
+def test_senders_asked_for_later_leave_room_for_the_largest_packet(bus: Bus) -> None:
+    with sbus.blocking.connect(bus.address) as client:
+        client.control("sender/on")
+        client.subscribe("k")
+        client.sync()
+        client.publish("k", bytes(409_594))
+        message = client.receive(timeout_seconds=10)
+        assert len(message.payload) == 409_594
+        assert message.sender is not None

@@ -73,3 +73,16 @@ def test_without_a_service_joining_is_a_timeout(bus: Bus) -> None:
         client.last_values("a/", timeout_seconds=0.1),
     ):
         raise AssertionError("there is no snapshot")
+
+
+@pytest.mark.parametrize("pattern", ["a" * 4_090, "/".join("a" * 128), "!/presence/*/*"])
+def test_a_pattern_without_a_key_for_its_requests_is_refused_before_it_is_sent(
+    bus: Bus, pattern: str
+) -> None:
+    with sbus.blocking.connect(bus.address) as client:
+        client.subscribe(pattern)
+        with pytest.raises(sbus.PacketRefused):
+            client.last_values(pattern)
+        with pytest.raises(sbus.PacketRefused):
+            client.serve_last_values(pattern)
+        client.sync()
