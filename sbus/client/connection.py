@@ -93,9 +93,12 @@ class Connection(Receiving[Item]):
         return opened.receipt()
 
     async def control(self, key: bytes | str, payload: bytes | str | None = None) -> None:
-        """Send a control message ("Flood control"); ConfigurationError in the dot dialect."""
+        """Send a control message ("Flood control"); ConfigurationError in the dot dialect, and for
+        another order than `order/queue` while a request, a worker group, a watch of members or
+        last values are open, which need that."""
         packet, requests = self._link.control_packet(key, payload)
         await self._io.send(packet, requests)
+        self._link.order.note_sent(packet)
 
     # -- asking --------------------------------------------------------------------------------
 

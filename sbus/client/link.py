@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Generic
 
+from sbus.client.chosen_order import ChosenOrder
 from sbus.client.inbox import Inbox
 from sbus.client.loss_barrier import LossBarrier
 from sbus.client.message_queue import Item, Losses, MessageQueue
@@ -77,6 +78,7 @@ class Link(Generic[Item]):
         self.before_close: Callable[[int], None] = lambda fd: None
         """Called with the descriptor of a socket that is to be closed."""
         self.barrier = barrier_of(self.dialect)
+        self.order = ChosenOrder(is_fixed=not self.dialect.has_control_messages)
         self._losses = losses
         self.queue_messages_max = options.get("inbox_messages_max", INBOX_MESSAGES_MAX)
         self.queue_bytes_max = options.get("inbox_bytes_max", INBOX_BYTES_MAX)
@@ -252,9 +254,11 @@ class Link(Generic[Item]):
     ) -> tuple[bytes, Requests | None]:
         """A control message, and the kind of request that it is, if the bus replies to it.
 
-        Raises ConfigurationError in the dot dialect.
+        Raises ConfigurationError in the dot dialect, and for an order that an open call does not
+        allow.
         """
         packet = self.encoder.control(key, payload)
+        self.order.check(packet)
         name = packet.removeprefix(CONTROL_WORD).partition(NUL)[0]
         if name == controls.SENDER_ON:
             self._expect_senders()

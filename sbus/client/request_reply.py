@@ -33,22 +33,24 @@ async def request(
 async def _request(io: WaitingLink[Any], key: bytes | str, payload: bytes | str) -> bytes:
     link = io.link
     replies = link.inbox.replies
-    if not replies.key:
-        await _prepare_for_answers(io)
-    opened = replies.open(link.encoder, key, payload)
-    try:
-        await io.send(opened.receipt.packet)
-        link.inbox.receipts.note_sent(opened.receipt)
-        await io.read_until(lambda: opened.is_settled)
-        return opened.answer()
-    finally:
-        replies.close(opened)
+    with link.order.needed():
+        if not replies.key:
+            await _prepare_for_answers(io)
+        opened = replies.open(link.encoder, key, payload)
+        try:
+            await io.send(opened.receipt.packet)
+            link.inbox.receipts.note_sent(opened.receipt)
+            await io.read_until(lambda: opened.is_settled)
+            return opened.answer()
+        finally:
+            replies.close(opened)
 
 
 async def _prepare_for_answers(io: WaitingLink[Any]) -> None:
     replies = io.link.inbox.replies
     async with io.preparing:
         if not replies.key:
+            await io.choose_order()
             await io.ask(io.link.barrier)
             key = replies.new_key(io.link.identity())
             await io.send(encode_subscribe(key))

@@ -34,12 +34,26 @@ async def subscription(
     io: WaitingLink[Item], packets: list[bytes]
 ) -> AsyncIterator[Subscription[Item]]:
     """A stream of the messages that match a pattern of these `SUB`, within the block."""
-    async with subscribed(io, packets, io.link.new_queue()) as queue:
+    async with _routed(io, packets, io.link.new_queue()) as queue:
         yield Subscription(io, queue)
 
 
 @asynccontextmanager
 async def subscribed(
+    io: WaitingLink[Any], packets: list[bytes], queue: MessageQueue[Any]
+) -> AsyncIterator[MessageQueue[Any]]:
+    """Likewise, for what relies on the one order of the bus: messages go to this queue.
+
+    Raises ConfigurationError if the program has chosen another order.
+    """
+    with io.link.order.needed():
+        await io.choose_order()
+        async with _routed(io, packets, queue):
+            yield queue
+
+
+@asynccontextmanager
+async def _routed(
     io: WaitingLink[Any], packets: list[bytes], queue: MessageQueue[Any]
 ) -> AsyncIterator[MessageQueue[Any]]:
     """Within the block, messages that match a pattern of these `SUB` go to this queue.

@@ -115,6 +115,13 @@ class WaitingLink(ABC, Generic[Item]):
                     await self._send(unsent)
             await self.checkpoint()
 
+    async def choose_order(self) -> None:
+        """Have the bus send what waits in its one order, where that is `needed`."""
+        packet = self.link.order.missing()
+        if packet is not None:
+            await self.send(packet)
+            self.link.order.note_sent(packet)
+
     async def send_at_end(self, *packets: bytes, requests: Requests | None = None) -> None:
         """Send what ends a block, also when it is cancelled, unless that takes too long."""
         with self.give_up_after(REASON_SECONDS_MAX, shield=True), suppress(Disconnected):

@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+import sbus
 from tests.support.admin import administer
 from tests.support.bus import running_bus
 from tests.support.processes import clients_on_each
 
 KEYS = 20
 ROUNDS = 400
+TIMEOUT_S = 20.0
 
 
 def payload(number: int) -> bytes:
@@ -44,3 +46,19 @@ def test_a_slow_client_gets_the_newest_message_of_each_key_and_no_loss(tmp_path:
         assert activity["replaced"] == traffic["replaced"] == KEYS * ROUNDS - len(packets)
         assert activity["replaced"] > KEYS * ROUNDS / 2
         assert (activity["discarded"], activity["backlog"]) == (0, 0)
+
+
+def test_jobs_are_not_replaced_on_a_bus_whose_clients_begin_with_this_order(tmp_path: Path) -> None:
+    with (
+        running_bus(tmp_path, "--order", "latest") as bus,
+        sbus.blocking.connect(bus.address, sender=True) as member,
+        member.worker_group("group", "job", timeout_seconds=TIMEOUT_S) as jobs,
+        sbus.blocking.connect(bus.address) as speaker,
+    ):
+        for number in range(ROUNDS):
+            speaker.publish("job", payload(number))
+        speaker.sync(timeout_seconds=TIMEOUT_S)
+        for number in range(ROUNDS):
+            job = jobs.receive(timeout_seconds=TIMEOUT_S)
+            assert job.payload == payload(number)
+            job.done()

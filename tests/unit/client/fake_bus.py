@@ -11,6 +11,7 @@ from typing import Self
 
 GREETING = b"CMSG !/notices/on"
 WHOAMI = b"CMSG !/cred/whoami"
+ORDER = b"CMSG order/queue"
 IDENTITY = b"!/cred/5/6/7"
 ANSWER = WHOAMI + b"\0" + IDENTITY
 TIMEOUT_S = 10.0

@@ -12,7 +12,7 @@ from sbus.errors import ConfigurationError, PacketRefused
 from sbus.protocol.packets import Message, parse_server_packet
 from sbus.protocol.presence import Member, MemberChange
 from tests.support.threads import Task
-from tests.unit.client.fake_bus import ANSWER, GREETING, WHOAMI, FakeBus
+from tests.unit.client.fake_bus import ANSWER, GREETING, ORDER, WHOAMI, FakeBus
 
 Bus = blocking.Connection[Message]
 
@@ -123,6 +123,7 @@ def test_a_watch_asks_about_a_gap_until_it_has_the_list(fake: FakeBus) -> None:
 
         fake.accept()
         opens = Task(lambda: watches.append(stack.enter_context(bus.watch_members("1/*"))))
+        fake.answer(ORDER)
         fake.answer(b"SUB !/presence/1/*")
         fake.answer(WHOAMI, ANSWER)
         fake.answer(asked, list_of(ANN))

@@ -15,7 +15,7 @@ from sbus.errors import (
     RequestFailed,
 )
 from sbus.protocol.packets import Message
-from tests.unit.client.fake_bus import ANSWER, WHOAMI, FakeBus
+from tests.unit.client.fake_bus import ANSWER, ORDER, WHOAMI, FakeBus
 
 Bus: TypeAlias = blocking.Connection[Message]
 Connect: TypeAlias = Callable[..., Bus]
@@ -45,6 +45,7 @@ def sent_with_receipt(fake: FakeBus) -> tuple[bytes, bytes, bytes, bytes]:
 
 def first_sent(fake: FakeBus) -> tuple[bytes, bytes, bytes]:
     """Likewise, of the first request of a connection, which prepares for the answers."""
+    assert fake.receive() == ORDER
     fake.answer(WHOAMI, ANSWER)
     subscribed = fake.receive()
     request = sent(fake)
@@ -94,7 +95,7 @@ def test_silence_is_a_timeout(fake: FakeBus, bus: Bus) -> None:
 
 
 def first_sent_without_whoami(fake: FakeBus) -> tuple[bytes, bytes, bytes]:
-    assert fake.receive() == WHOAMI
+    assert [fake.receive(), fake.receive()] == [ORDER, WHOAMI]
     fake.receive()
     return sent(fake)
 
@@ -163,8 +164,8 @@ class TestAnswering:
     def test_publishes_where_the_requester_listens(self, fake: FakeBus, bus: Bus) -> None:
         fake.send(ANSWER)
         with bus.requests("sum", "product") as requests:
-            received = [fake.receive() for _ in range(3)]
-            assert received == [b"SUB sum", b"SUB product", WHOAMI]
+            received = [fake.receive() for _ in range(4)]
+            assert received == [ORDER, b"SUB sum", b"SUB product", WHOAMI]
             for token in (b"t1", b"t2"):
                 fake.send(b"MSG sum\0!/cred/1/2/3/reply/9\0%b\0body" % token)
             request = requests.receive(timeout_seconds=TIMEOUT_S)
