@@ -119,6 +119,18 @@ def test_sub_last_begins_with_what_last_values_has_kept(bus: Bus) -> None:
         client.sync(timeout_seconds=TIMEOUT_S)
         result = bus.sbusctl("sub", "--last", "--count", "2", "lamps/*")
         assert (result.returncode, result.stdout) == (0, b"lamps/0 2\nlamps/1 3\n")
+        client.publish("lamps/2", "4")
+        client.sync(timeout_seconds=TIMEOUT_S)
+        form = ("--sender", "--format", "{pid} {payload}")
+        result = bus.sbusctl("sub", "--last", *form, "--count", "1", "lamps/*")
+        assert (result.returncode, result.stdout) == (0, b"- 3\n")
+        assert result.stderr == b"sbusctl: the service of last values has not kept 1 messages\n"
+
+
+def test_sub_last_says_in_time_that_nobody_keeps_these_values(bus: Bus) -> None:
+    result = bus.sbusctl("sub", "--last", "--timeout", "0.3", "nobody/")
+    assert (result.returncode, result.stdout) == (1, b"")
+    assert b"no service has given these last values within 0.3 s" in result.stderr
 
 
 def is_served(client: sbus.blocking.Connection[sbus.Message]) -> bool:

@@ -19,7 +19,7 @@ import msgspec
 
 from sbus.cli.terminal.error_output import report_error
 from sbus.cli.terminal.standard_output import write
-from sbus.client.message_queue import Lost, Reconnected
+from sbus.client.message_queue import Lost, NotKept, Reconnected
 from sbus.errors import BusError, ConfigurationError
 from sbus.protocol.packets import Message, Sender
 from sbus.protocol.text import to_text
@@ -82,7 +82,9 @@ def _formatted_line(template: str, known: tuple[str, ...]) -> Line:
             raise ConfigurationError(f"--format {template!r}: use {fields}, and {{{{ for a brace")
 
     def line(message: Message, at: float) -> bytes:
-        sender = () if message.sender is None else msgspec.structs.astuple(message.sender)
+        sender = ("-",) * len(SENDER_FIELDS)
+        if message.sender is not None:
+            sender = msgspec.structs.astuple(message.sender)
         values = (local_time(at), _shown_key(message.key), to_text(message.payload), *sender)
         return f"{template.format(**dict(zip(FIELDS, values, strict=False)))}\n".encode()
 
@@ -101,7 +103,7 @@ class Losses:
     def add(self, gaps: list[Lost]) -> None:
         """Note these, and report what is due."""
         for gap in gaps:
-            if gap.count is None:
+            if gap.count is None or isinstance(gap, NotKept):
                 report_error(str(gap.error()), command="sbusctl")
             else:
                 self._messages += gap.count
@@ -119,11 +121,22 @@ class Losses:
             report_error(text, command="sbusctl")
 
 
-def print_messages(bus: Source, style: Style, count: int | None, seconds: float | None) -> bool:
-    """Print `count` messages, or for so many `seconds`, or for ever. Returns whether none was lost;
-    those that were count, too. Raises BusError if `count` messages have not come in time."""
+def print_messages(
+    bus: Source,
+    style: Style,
+    count: int | None,
+    seconds: float | None,
+    began_at: float | None = None,
+) -> bool:
+    """Print `count` messages, or until so many `seconds` after a time of `time.monotonic`, now by
+    default, or for ever.
+
+    Returns whether none was lost; those that were count, too, other than those from before that a
+    service of last values has not kept. Raises BusError if `count` messages have not come in time.
+    """
     losses = Losses()
-    deadline = None if seconds is None else time.monotonic() + seconds
+    began_at = time.monotonic() if began_at is None else began_at
+    deadline = None if seconds is None else began_at + seconds
     came = lost = 0
     try:
         while count is None or came + lost < count:
@@ -133,7 +146,7 @@ def print_messages(bus: Source, style: Style, count: int | None, seconds: float 
             messages = [item for item in items if isinstance(item, Message)]
             gaps = [item for item in items if isinstance(item, Lost)]
             came += len(messages)
-            lost += sum(gap.count or 0 for gap in gaps)
+            lost += sum(gap.count or 0 for gap in gaps if not isinstance(gap, NotKept))
             if style.lines is not None:
                 write(style.lines(messages))
             else:

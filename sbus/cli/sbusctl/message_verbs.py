@@ -6,22 +6,24 @@ They need no rights, and the blocking client only.
 import os
 import re
 import sys
+import time
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from itertools import islice
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from sbus.cli.sbusctl.shared_options import SelectedBus, json_option, report_hints, verb
 from sbus.client.link import PACKET_BYTES_MAX
-from sbus.errors import PatternWarning
+from sbus.errors import BusError, PatternWarning
 from sbus.protocol.controls import AGE_MS_MAX
 from sbus.unix.standard_streams import INPUT, OUTPUT
 
 if TYPE_CHECKING:
     from sbus.client.blocking import Connection
+    from sbus.client.blocking_streams import Subscription
     from sbus.protocol.packets import Message
 
 
@@ -158,7 +160,8 @@ def _publish_all(bus: "Connection[Message]", key: bytes, payloads: Iterable[byte
     "--sender",
     is_flag=True,
     help="Tell who has published each message: in JSON, or where a --format has {place}, {client}, "
-    "{gid}, {uid} or {pid}.",
+    "{gid}, {uid} or {pid}. Nobody knows that of messages which --last begins with: no sender in "
+    "JSON, and - in a format.",
 )
 @click.option("--timestamps", is_flag=True, help="Print when each message came, too.")
 @click.option("--count", type=click.IntRange(min=1), help="End after this many messages.")
@@ -178,7 +181,8 @@ def _publish_all(bus: "Connection[Message]", key: bytes, payloads: Iterable[byte
     "--last",
     "with_last",
     is_flag=True,
-    help="Begin with the newest message of each key, which sbusctl last-values has kept.",
+    help="Begin with the newest message of each key, which sbusctl last-values has kept. What it "
+    "has not kept is reported, and does not count.",
 )
 @click.option(
     "--soft",
@@ -251,18 +255,39 @@ def sub(
                 bus.control(f"{key}/{choice}")
                 bus.sync()
         report_hints(patterns, selected.link["dialect"])
+        began_at = time.monotonic()
         with warnings.catch_warnings(action="ignore", category=PatternWarning):
             streams = ExitStack()
             if with_last:
-                messages: Source = streams.enter_context(bus.last_values(patterns[0]))
+                messages: Source = streams.enter_context(_last_values(bus, patterns[0], seconds))
             else:
                 for pattern in patterns:
                     bus.subscribe(pattern)
                 bus.sync()
                 messages = bus
         with streams:
-            if not print_messages(messages, style, count, seconds) and count is not None:
+            has_all = print_messages(messages, style, count, seconds, began_at)
+            if count is not None and not has_all:
                 sys.exit(1)
+
+
+@contextmanager
+def _last_values(
+    bus: "Connection[Any]", pattern: bytes, seconds: float | None
+) -> "Iterator[Subscription[Any]]":
+    """Raises BusError if no service has answered after so many seconds, or as many as usual."""
+    from sbus.client.snapshot import JOIN_SECONDS
+
+    seconds = JOIN_SECONDS if seconds is None else min(seconds, JOIN_SECONDS)
+    with ExitStack() as stack:
+        try:
+            messages = stack.enter_context(bus.last_values(pattern, timeout_seconds=seconds))
+        except TimeoutError:
+            raise BusError(
+                f"no service has given these last values within {seconds:g} s: perhaps nobody "
+                "keeps them (sbusctl last-values)"
+            ) from None
+        yield messages
 
 
 # -- whoami and ping -------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from sbus.cli.sbusctl.message_output import (
     text_line,
     text_lines,
 )
-from sbus.client.message_queue import Lost, Reconnected
+from sbus.client.message_queue import Lost, NotKept, Reconnected
 from sbus.errors import ConfigurationError
 from sbus.protocol.packets import Message, Sender
 from sbus.protocol.text import to_text
@@ -127,5 +127,17 @@ def test_a_sender_is_shown_where_it_is_asked_for() -> None:
     assert line(message, AT) == b"9 4 100 1000 4711 k\n"
     shown = json.loads(style_of("json", None, timestamps=False, sender=True).line(message, AT))
     assert shown["sender"] == {"place": 9, "client": 4, "gid": 100, "uid": 1000, "pid": 4711}
+    assert line(Message(b"k", b"p"), AT) == b"- - - - - k\n"
     with pytest.raises(ConfigurationError, match="uid"):
         style_of(None, "{uid}", timestamps=False)
+
+
+def test_what_a_service_has_not_kept_is_no_loss_of_this_client(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    losses = Losses()
+    losses.add([NotKept(3), NotKept(None)])
+    assert capsys.readouterr().err.splitlines() == [
+        "sbusctl: the service of last values has not kept 3 messages",
+        "sbusctl: the service of last values has not kept an unknown number of messages",
+    ]
