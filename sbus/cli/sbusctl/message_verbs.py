@@ -9,7 +9,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from itertools import islice
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -256,38 +256,38 @@ def sub(
                 bus.sync()
         report_hints(patterns, selected.link["dialect"])
         began_at = time.monotonic()
-        with warnings.catch_warnings(action="ignore", category=PatternWarning):
-            streams = ExitStack()
-            if with_last:
-                messages: Source = streams.enter_context(_last_values(bus, patterns[0], seconds))
-            else:
-                for pattern in patterns:
-                    bus.subscribe(pattern)
-                bus.sync()
-                messages = bus
-        with streams:
+        with ExitStack() as streams:
+            with warnings.catch_warnings(action="ignore", category=PatternWarning):
+                messages: Source = bus
+                if with_last:
+                    messages = _last_values(streams, bus, patterns[0], seconds)
+                else:
+                    _subscribe(bus, patterns)
             has_all = print_messages(messages, style, count, seconds, began_at)
             if count is not None and not has_all:
                 sys.exit(1)
 
 
-@contextmanager
+def _subscribe(bus: "Connection[Any]", patterns: Iterable[bytes]) -> None:
+    for pattern in patterns:
+        bus.subscribe(pattern)
+    bus.sync()
+
+
 def _last_values(
-    bus: "Connection[Any]", pattern: bytes, seconds: float | None
-) -> "Iterator[Subscription[Any]]":
+    streams: ExitStack, bus: "Connection[Any]", pattern: bytes, seconds: float | None
+) -> "Subscription[Any]":
     """Raises BusError if no service has answered after so many seconds, or as many as usual."""
     from sbus.client.snapshot import JOIN_SECONDS
 
     seconds = JOIN_SECONDS if seconds is None else min(seconds, JOIN_SECONDS)
-    with ExitStack() as stack:
-        try:
-            messages = stack.enter_context(bus.last_values(pattern, timeout_seconds=seconds))
-        except TimeoutError:
-            raise BusError(
-                f"no service has given these last values within {seconds:g} s: perhaps nobody "
-                "keeps them (sbusctl last-values)"
-            ) from None
-        yield messages
+    try:
+        return streams.enter_context(bus.last_values(pattern, timeout_seconds=seconds))
+    except TimeoutError:
+        raise BusError(
+            f"no service has given these last values within {seconds:g} s: perhaps nobody "
+            "keeps them (sbusctl last-values)"
+        ) from None
 
 
 # -- whoami and ping -------------------------------------------------------------------------------
