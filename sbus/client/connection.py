@@ -81,16 +81,8 @@ class Connection(Receiving[Item]):
         the bus died and nobody knows, and ConnectionInterrupted if the connection was lost and made
         again meanwhile. ConfigurationError in the dot dialect.
         """
-        link = self._link
-        link.encoder.must_have_control_messages()
-        opened = link.inbox.receipts.open(link.encoder.publish(key, payload))
-        try:
-            await self._io.send(opened.packet)
-            link.inbox.receipts.note_sent(opened)
-            await self._io.read_until(lambda: opened.result is not None)
-        finally:
-            link.inbox.receipts.close(opened)
-        return opened.receipt()
+        self._link.encoder.must_have_control_messages()
+        return await self._io.publish_with_receipt(self._link.encoder.publish(key, payload))
 
     async def control(self, key: bytes | str, payload: bytes | str | None = None) -> None:
         """Send a control message ("Flood control"); ConfigurationError in the dot dialect, and for
@@ -275,7 +267,13 @@ class Connection(Receiving[Item]):
         """
         packets = list(map(self._link.encoder.subscribe, (pattern, *more)))
         patterns = [self._check_request_key(packet) for packet in packets]
-        store = ValueStore(patterns, self._link.dialect, keys_max=keys_max, bytes_max=bytes_max)
+        store = ValueStore(
+            patterns,
+            self._link.dialect,
+            keys_max=keys_max,
+            bytes_max=bytes_max,
+            packet_bytes_max=self._link.packet_bytes_max,
+        )
         await serve(self._io, patterns, store)
 
     def _check_request_key(self, packet: bytes) -> bytes:

@@ -88,13 +88,13 @@ class Link(Generic[Item]):
         self.loss_barrier = LossBarrier(*self._requests, self.inbox.receipts)
         self.inbox.note_sync = self.loss_barrier.replied
         self._sockaddr = parse_address(self.address).sockaddr()
-        self._packet_bytes_max = options.get("packet_bytes_max", PACKET_BYTES_MAX)
+        self.packet_bytes_max = options.get("packet_bytes_max", PACKET_BYTES_MAX)
         self.greetings = [self.barrier.greeting, *settings_of(options)]
         """The packets that a connection begins with."""
-        self._reader = PacketReader(self._packet_bytes_max)
+        self._reader = PacketReader(self.packet_bytes_max)
         if options.get("sender", False):
             self._expect_senders()
-        self.sock = open_socket(self._packet_bytes_max)
+        self.sock = open_socket(self.packet_bytes_max)
         self.has_ended = False
         """The bus will send nothing more to the present socket."""
         self.interruption = ""
@@ -152,7 +152,7 @@ class Link(Generic[Item]):
 
     def replace_socket(self) -> None:
         """Begin again with a socket that is not connected."""
-        sock = open_socket(self._packet_bytes_max)
+        sock = open_socket(self.packet_bytes_max)
         self._close_socket()
         self.sock = sock
         self.has_ended = False
@@ -191,11 +191,11 @@ class Link(Generic[Item]):
         BrokenPipeError when the bus is gone, or going: then the reason may still arrive, or the
         connection is lost.
         """
-        if len(packet) > self._packet_bytes_max:
+        if len(packet) > self.packet_bytes_max:
             raise PacketRefused(
                 "packet-too-long",
                 f"not sent: the packet would have {len(packet)} bytes, at most "
-                f"{self._packet_bytes_max} are allowed; send it in parts",
+                f"{self.packet_bytes_max} are allowed; send it in parts",
             )
         self.inbox.raise_end()
         if self.is_lost:
@@ -210,7 +210,7 @@ class Link(Generic[Item]):
         """Send one after the other; returns the first that could not be sent, for `send_nowait`,
         which says why, or None after all of them."""
         self.inbox.raise_end()
-        send, longest = self.sock.send, self._packet_bytes_max
+        send, longest = self.sock.send, self.packet_bytes_max
         note_sent = None if self.reconnection is None else self.reconnection.note_sent
         if self.is_lost:
             return next(packets, None)
@@ -266,7 +266,7 @@ class Link(Generic[Item]):
 
     def _expect_senders(self) -> None:
         """Packets will be longer by their senders."""
-        self._reader = PacketReader(self._packet_bytes_max + controls.SENDER_BYTES_MAX)
+        self._reader = PacketReader(self.packet_bytes_max + controls.SENDER_BYTES_MAX)
 
     def give_up(self) -> None:
         """The bus accepts nothing more: lose the connection, or raise why, as far as the bus has
@@ -344,6 +344,6 @@ class Link(Generic[Item]):
 
     def _describe_oversize(self, length: int) -> str:
         return (
-            f"a packet of {length} bytes arrived, at most {self._packet_bytes_max} were expected: "
+            f"a packet of {length} bytes arrived, at most {self.packet_bytes_max} were expected: "
             f"connect with packet_bytes_max={length} or more"
         )

@@ -4,11 +4,13 @@ It does no input or output. The formats are in `sbus.protocol.last_values`.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import count
 
 from sbus.client.message_queue import Lost
+from sbus.client.missing_values import MissingValues
 from sbus.protocol.keys import Dialect, parse_pattern
-from sbus.protocol.last_values import PREFIX, encode_snapshot
+from sbus.protocol.last_values import PREFIX, encode_snapshot, fits_part
 from sbus.protocol.packets import Message
 from sbus.protocol.pattern_matching import compile_patterns, covers
 from sbus.protocol.request_reply import Envelope, encode_answer, parse_request
@@ -23,65 +25,95 @@ class ValueStore:
     """The newest message of each key that matches one of some patterns.
 
     Beyond `keys_max` keys or `bytes_max` bytes, the value that has not changed for the longest time
-    is forgotten, and counts as missing.
+    is forgotten, and is missing. So is one that is too long to be handed on.
     """
 
     def __init__(
-        self, patterns: Iterable[bytes], dialect: Dialect, *, keys_max: int, bytes_max: int
+        self,
+        patterns: Iterable[bytes],
+        dialect: Dialect,
+        *,
+        keys_max: int,
+        bytes_max: int,
+        packet_bytes_max: int,
     ) -> None:
         self._patterns = list(patterns)
         self._dialect = dialect
         self._keys_max = keys_max
         self._bytes_max = bytes_max
-        self._service = os.urandom(ID_BYTES).hex().encode()
-        self._values: dict[bytes, bytes] = {}
-        """The one that changed last is the last."""
+        self._packet_bytes_max = packet_bytes_max
+        self._values: dict[bytes, tuple[int, bytes]] = {}
+        """Each with its place among all; the one that changed last is the last."""
+        self._places = count(1)
         self._bytes = 0
-        self._missing: int | None = 0
+        self._missing = MissingValues()
 
-    def feed(self, item: Message | Lost) -> list[tuple[bytes, bytes]]:
-        """Take in what the service receives next; returns keys and payloads to publish."""
+    def feed(self, item: Message | Lost) -> None:
+        """Take in what the service receives next and is no request."""
         if isinstance(item, Lost):
-            self._add_missing(item.count)
-            return []
-        if item.key.startswith(PREFIX):
-            request = parse_request(item)
-            return [] if request is None else self._answers(request)
-        self._keep(item)
-        return []
+            self._missing.add_gap(next(self._places), item.count)
+        elif not item.key.startswith(PREFIX):
+            self._keep(item)
 
     def _keep(self, message: Message) -> None:
         self._forget(message.key)
-        self._values[message.key] = message.payload
+        place = next(self._places)
+        self._missing.replaced(message.key)
+        self._values[message.key] = (place, message.payload)
         self._bytes += len(message.key) + len(message.payload)
+        if not fits_part(message.key, message.payload, self._packet_bytes_max):
+            self._miss(message.key, place)
         while len(self._values) > self._keys_max or self._bytes > self._bytes_max:
-            self._forget(next(iter(self._values)))
-            self._add_missing(1)
+            self._miss(next(iter(self._values)), place)
+        if self._values:
+            self._missing.forget_gaps_before(self._oldest_place())
 
-    def _add_missing(self, count: int | None) -> None:
-        is_known = self._missing is not None and count is not None
-        self._missing = (self._missing or 0) + (count or 0) if is_known else None
+    def _oldest_place(self) -> int:
+        return next(iter(self._values.values()))[0]
+
+    def _miss(self, key: bytes, place: int) -> None:
+        self._forget(key)
+        self._missing.add_key(key, place)
 
     def _forget(self, key: bytes) -> None:
-        payload = self._values.pop(key, None)
-        if payload is not None:
-            self._bytes -= len(key) + len(payload)
+        value = self._values.pop(key, None)
+        if value is not None:
+            self._bytes -= len(key) + len(value[1])
 
-    def _answers(self, request: Envelope) -> list[tuple[bytes, bytes]]:
-        wanted = parse_pattern(request.key.removeprefix(PREFIX), self._dialect)
+    def answers(self, request: Envelope) -> Iterator[tuple[bytes, bytes]]:
+        """The keys and payloads to publish for a request; of what is kept now."""
+        pattern = request.key.removeprefix(PREFIX)
+        wanted = parse_pattern(pattern, self._dialect)
         kept = [parse_pattern(pattern, self._dialect) for pattern in self._patterns]
         if wanted is None or not any(path is not None and covers(path, wanted) for path in kept):
             text = b"this service does not keep everything that this pattern matches"
-            return [(request.reply_key, encode_answer(request, text, is_failure=True))]
-        matches = compile_patterns([request.key.removeprefix(PREFIX)], self._dialect)
-        values = (item for item in self._values.items() if matches(item[0]))
-        return [
+            return iter([(request.reply_key, encode_answer(request, text, is_failure=True))])
+        matches = compile_patterns([pattern], self._dialect)
+        found = [(key, value) for key, value in self._values.items() if matches(key)]
+        missing = self._missing.among(matches, found[0][1][0] if found else None)
+        values = ((key, payload) for key, (_, payload) in found)
+        snapshot = os.urandom(ID_BYTES).hex().encode()
+        return (
             (request.reply_key, encode_answer(request, part))
-            for part in encode_snapshot(values, self._service, self._missing)
-        ]
+            for part in encode_snapshot(values, snapshot, missing, self._packet_bytes_max)
+        )
 
     def check_invariants(self) -> None:
-        """bytes == Σ bytes of keys and values, within the bounds."""
-        total = sum(len(key) + len(payload) for key, payload in self._values.items())
+        """bytes == Σ bytes of keys and values, within the bounds; the oldest comes first."""
+        total = sum(len(key) + len(payload) for key, (_, payload) in self._values.items())
         assert self._bytes == total <= self._bytes_max
         assert len(self._values) <= self._keys_max
+        places = [place for place, _ in self._values.values()]
+        assert places == sorted(places)
+
+
+def requests_of(items: Iterable[Message | Lost]) -> dict[int, Envelope]:
+    """The requests among these by their indices; of those of one client, only the newest."""
+    newest: dict[int | None, tuple[int, Envelope]] = {}
+    for at, item in enumerate(items):
+        if isinstance(item, Message) and item.key.startswith(PREFIX):
+            request = parse_request(item)
+            if request is not None:
+                client = item.sender.client if item.sender else None
+                newest[client] = (at, request)
+    return dict(newest.values())

@@ -31,6 +31,7 @@ from sbus.client.message_queue import Item, MessageQueue
 from sbus.client.reconnecting import reconnect
 from sbus.client.requests import Requests
 from sbus.errors import Disconnected
+from sbus.protocol.receipts import Receipt
 
 T = TypeVar("T")
 
@@ -40,6 +41,8 @@ class WaitingLink(ABC, Generic[Item]):
 
     sending: AbstractAsyncContextManager[object]
     """A block in which no other task sends."""
+    joining: AbstractAsyncContextManager[object]
+    """A block in which no other task waits for last values."""
     preparing: AbstractAsyncContextManager[object]
     """A block in which no other task prepares the connection for its first request."""
 
@@ -165,6 +168,19 @@ class WaitingLink(ABC, Generic[Item]):
         finally:
             requests.abandon(ticket)
         return self.link.interruptions == before
+
+    async def publish_with_receipt(self, packet: bytes) -> Receipt:
+        """Publish the message in this packet, and return what has become of it; see
+        `Connection.publish_with_receipt`."""
+        receipts = self.link.inbox.receipts
+        opened = receipts.open(packet)
+        try:
+            await self.send(opened.packet)
+            receipts.note_sent(opened)
+            await self.read_until(lambda: opened.result is not None)
+        finally:
+            receipts.close(opened)
+        return opened.receipt()
 
     async def read_until(self, is_done: Callable[[], object]) -> None:
         """Read until this is so. Raises the end of the connection."""

@@ -4,11 +4,15 @@ A joiner subscribes to a pattern and to its key for requests, `last-values/PATTE
 request there. It receives this request itself, too: in the one order of the bus, that is the place
 at which the service takes the snapshot.
 
-    answer    TOKEN\0STATE SERVICE NUMBER MISSING\0values
+    answer    TOKEN\0STATE SNAPSHOT NUMBER MISSING\0values
 
-STATE is `more` or `end`. SERVICE names the one that answers, as there may be several. NUMBER counts
-the answers from 0. MISSING says how many messages the service has not kept, or `?`. The values are
-pairs of key and payload in MessagePack, the one that has not changed for the longest time first.
+STATE is `more` or `end`. SNAPSHOT names this one, as several services may answer; nobody can guess
+it. NUMBER counts the answers from 0. MISSING says how many messages the service has not kept of
+those that the pattern matches, or `?`. The values are pairs of key and payload in MessagePack, the
+one that has not changed for the longest time first.
+
+A client waits for one snapshot at a time. Of several requests of one client that wait at a service,
+the newest counts.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,7 +25,11 @@ from sbus.protocol.packets import NUL
 
 PREFIX: Final = b"last-values/"
 PART_BYTES: Final = 32_768
-"""A part ends with the value that makes it as long as this."""
+"""A part that is as long as this has no more values."""
+_FRAME_BYTES: Final = 512
+"""In the packet of a part, all but its values has fewer bytes."""
+_VALUE_FRAME_BYTES: Final = 11
+"""At most so many bytes are added to a key and its payload."""
 _DIGITS_MAX: Final = 20
 
 Values = list[tuple[bytes, bytes]]
@@ -34,7 +42,7 @@ class Part(msgspec.Struct, frozen=True):
     """One of the answers that make a snapshot."""
 
     is_last: bool
-    service: bytes
+    snapshot: bytes
     number: int
     missing: int | None
     values: Values
@@ -45,25 +53,39 @@ def request_key(pattern: bytes) -> bytes:
     return PREFIX + pattern
 
 
+def fits_part(key: bytes, payload: bytes, packet_bytes_max: int) -> bool:
+    """Whether a value can be sent in a part of its own."""
+    return len(key) + len(payload) <= _values_bytes_max(packet_bytes_max) - _VALUE_FRAME_BYTES
+
+
+def _values_bytes_max(packet_bytes_max: int) -> int:
+    return packet_bytes_max - _FRAME_BYTES
+
+
 def encode_snapshot(
-    values: Iterable[tuple[bytes, bytes]], service: bytes, missing: int | None
+    values: Iterable[tuple[bytes, bytes]],
+    snapshot: bytes,
+    missing: int | None,
+    packet_bytes_max: int,
 ) -> Iterator[bytes]:
-    """The payloads of the parts, without their tokens."""
+    """The payloads of the parts, without their tokens; each value is one that `fits_part`."""
     number = size = 0
     part: Values = []
-    for value in values:
-        part.append(value)
-        size += len(value[0]) + len(value[1])
-        if size >= PART_BYTES:
-            yield _encode(Part(False, service, number, missing, part))
+    longest = _values_bytes_max(packet_bytes_max)
+    for key, payload in values:
+        value_bytes = len(key) + len(payload) + _VALUE_FRAME_BYTES
+        if part and (size >= PART_BYTES or size + value_bytes > longest):
+            yield _encode(Part(False, snapshot, number, missing, part))
             number, size, part = number + 1, 0, []
-    yield _encode(Part(True, service, number, missing, part))
+        part.append((key, payload))
+        size += value_bytes
+    yield _encode(Part(True, snapshot, number, missing, part))
 
 
 def _encode(part: Part) -> bytes:
     state = b"end" if part.is_last else b"more"
     missing = b"?" if part.missing is None else b"%d" % part.missing
-    head = b"%b %b %d %b" % (state, part.service, part.number, missing)
+    head = b"%b %b %d %b" % (state, part.snapshot, part.number, missing)
     return head + NUL + _encoder.encode(part.values)
 
 
@@ -73,7 +95,7 @@ def parse_part(payload: bytes) -> Part:
     words = head.split(b" ")
     if len(words) != 4 or words[0] not in (b"more", b"end"):
         raise ProtocolViolation(f"no part of a snapshot: {payload[:64]!r}")
-    state, service, number, missing = words
+    state, snapshot, number, missing = words
     for text in (number, missing):
         if not (text.isdigit() and len(text) <= _DIGITS_MAX) and text != b"?":
             raise ProtocolViolation(f"no part of a snapshot: {payload[:64]!r}")
@@ -84,4 +106,4 @@ def parse_part(payload: bytes) -> Part:
     except msgspec.DecodeError as error:
         raise ProtocolViolation(f"a snapshot whose values cannot be read: {error}") from error
     lost = None if missing == b"?" else int(missing)
-    return Part(state == b"end", service, int(number), lost, values)
+    return Part(state == b"end", snapshot, int(number), lost, values)

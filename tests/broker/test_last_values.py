@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import anyio
 import pytest
 
 import sbus
 from tests.broker.last_values_joiners import run
-from tests.support.bus import Bus
+from tests.support.bus import Bus, running_bus
 from tests.support.event_loops import on_both_event_loops
 
 TIMEOUT_S = 60.0
@@ -23,11 +24,11 @@ async def test_a_joiner_gets_the_newest_of_each_key_and_all_that_follows(bus: Bu
 
 
 @contextmanager
-def served(bus: Bus) -> Iterator[None]:
-    """A blocking client serves `a/` in another thread, and keeps two keys."""
+def served(bus: Bus, keys_max: int = 2) -> Iterator[None]:
+    """A blocking client serves `a/` in another thread."""
     server = sbus.blocking.connect(bus.address)
     with ThreadPoolExecutor(1) as executor, suppress(sbus.Disconnected):
-        serving = executor.submit(server.serve_last_values, "a/", keys_max=2)
+        serving = executor.submit(server.serve_last_values, "a/", keys_max=keys_max)
         try:
             yield
         finally:
@@ -60,10 +61,72 @@ def test_the_blocking_client_serves_and_joins(bus: Bus) -> None:
             sbus.Message(b"a/1", b"5"),
         ]
         with (
-            pytest.raises(sbus.MessagesLost, match="has not kept 2 messages"),
+            pytest.raises(sbus.MessagesLost, match="has not kept 1 messages"),
             client.last_values("a/", timeout_seconds=TIMEOUT_S) as messages,
         ):
             messages.receive(timeout_seconds=TIMEOUT_S)
+
+
+def test_neither_a_request_nor_a_value_ends_the_service(bus: Bus) -> None:
+    """The answer to a deaf key is one part; a value of the largest size is missing, others not."""
+    with served(bus, keys_max=9), sbus.blocking.connect(bus.address) as client:
+        while not is_served(client):
+            pass
+        for number, size in enumerate((400_000, 409_000, 409_590)):
+            client.publish(f"a/{number}", bytes(size))
+        for number in range(100):
+            client.publish("last-values/a/", b"!/cred/1/1/1/reply/x\0t%d\0" % number)
+        client.publish("last-values/a/", b"!/cred/00/1/1/reply/x\0t\0")
+        client.sync()
+        with client.last_values("a/*", timeout_seconds=TIMEOUT_S) as messages:
+            with pytest.raises(sbus.MessagesLost, match="has not kept 1 messages"):
+                messages.receive()
+            assert [len(messages.receive().payload) for _ in range(2)] == [400_000, 409_000]
+            published = [one.activity.messages_in for one in client.me().clients]
+        assert sum(published) < 150
+
+
+def test_the_service_survives_a_restart_of_the_bus(tmp_path: Path) -> None:
+    with running_bus(tmp_path) as bus:
+        server = sbus.blocking.connect(bus.address, reconnect=True)
+        executor = ThreadPoolExecutor(1)
+        serving = executor.submit(server.serve_last_values, "a/")
+        with sbus.blocking.connect(bus.address) as client:
+            while not is_served(client):
+                pass
+            client.publish("a/1", "before")
+            client.sync()
+    with running_bus(tmp_path) as bus, sbus.blocking.connect(bus.address) as client:
+        while not is_served(client):
+            pass
+        client.publish("a/1", "after")
+        client.publish("a/2", "after")
+        with client.last_values("a/*", timeout_seconds=TIMEOUT_S) as messages:
+            received = [messages.receive(timeout_seconds=TIMEOUT_S) for _ in range(2)]
+        assert received == [sbus.Message(b"a/1", b"after"), sbus.Message(b"a/2", b"after")]
+        server.close()
+        with suppress(sbus.Disconnected):
+            serving.result(TIMEOUT_S)
+        executor.shutdown()
+
+
+def test_a_service_of_less_is_not_in_the_way_of_one_of_all(bus: Bus) -> None:
+    with (
+        served(bus),
+        sbus.blocking.connect(bus.address) as less,
+        sbus.blocking.connect(bus.address) as client,
+        ThreadPoolExecutor(1) as executor,
+    ):
+        serving = executor.submit(less.serve_last_values, "a/1")
+        while not is_served(client):
+            pass
+        client.publish("a/2", "x")
+        for _ in range(5):
+            with client.last_values("a/*", timeout_seconds=TIMEOUT_S) as messages:
+                assert messages.receive(timeout_seconds=TIMEOUT_S).key == b"a/2"
+        less.close()
+        with suppress(sbus.Disconnected):
+            serving.result(TIMEOUT_S)
 
 
 def test_without_a_service_joining_is_a_timeout(bus: Bus) -> None:

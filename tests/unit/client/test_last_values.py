@@ -4,26 +4,50 @@ Here the bus is a list. The service and the joiner read it, each as far as a sch
 answers go into it where the service has got to when it reads the request.
 """
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbus.client.message_queue import Lost, MessageQueue, NotKept
+from sbus.client.message_queue import Lost, MessageQueue, NotKept, Reconnected
+from sbus.client.receipts import Receipts
 from sbus.client.snapshot import Joining
-from sbus.client.value_store import ValueStore
-from sbus.errors import ProtocolViolation, RequestFailed
+from sbus.client.value_store import ValueStore, requests_of
+from sbus.errors import ConnectionInterrupted, PacketRefused, ProtocolViolation, RequestFailed
 from sbus.protocol.keys import SLASH
 from sbus.protocol.last_values import Part, encode_snapshot, parse_part, request_key
-from sbus.protocol.packets import Message
-from sbus.protocol.request_reply import encode_request
+from sbus.protocol.packets import Message, Sender, encode_publish
+from sbus.protocol.receipts import Receipt
+from sbus.protocol.request_reply import Envelope, encode_answer, encode_request, parse_request
 
 OWN_KEY = b"!/cred/5/6/7"
 REPLY_KEY = b"!/cred/5/6/7/reply/0a"
 Items = list[Message | Lost]
 
 
-def store_of(*patterns: bytes, keys_max: int = 1_000, bytes_max: int = 1_000_000) -> ValueStore:
-    return ValueStore(patterns, SLASH, keys_max=keys_max, bytes_max=bytes_max)
+def store_of(
+    *patterns: bytes,
+    keys_max: int = 1_000,
+    bytes_max: int = 1_000_000,
+    packet_bytes_max: int = 409_600,
+) -> ValueStore:
+    bounds = {"keys_max": keys_max, "bytes_max": bytes_max, "packet_bytes_max": packet_bytes_max}
+    return ValueStore(patterns, SLASH, **bounds)
+
+
+def joining_of(
+    pattern: bytes, *, messages_max: int = 1_000, bytes_max: int = 1_000_000, may_wait: bool = True
+) -> Joining:
+    return Joining(
+        pattern, OWN_KEY, messages_max=messages_max, bytes_max=bytes_max, may_wait=may_wait
+    )
+
+
+def answers_of(store: ValueStore, request: Message) -> list[Message]:
+    envelope = parse_request(request)
+    assert envelope is not None
+    return [Message(*answer) for answer in store.answers(envelope)]
 
 
 def snapshot_of(store: ValueStore, pattern: bytes) -> dict[bytes, bytes]:
@@ -32,11 +56,11 @@ def snapshot_of(store: ValueStore, pattern: bytes) -> dict[bytes, bytes]:
 
 
 def joined(store: ValueStore, pattern: bytes) -> Items:
-    joining = Joining(pattern, OWN_KEY, messages_max=1_000)
+    joining = joining_of(pattern, may_wait=False)
     request = Message(joining.request_key, joining.request())
     joining.feed(request)
-    for key, payload in store.feed(request):
-        joining.feed(Message(key, payload))
+    for answer in answers_of(store, request):
+        joining.feed(answer)
     return moved(joining)
 
 
@@ -60,7 +84,7 @@ steps = st.lists(
 def test_the_snapshot_and_what_follows_are_the_whole(history: list[tuple[str, int]]) -> None:
     order: list[Message] = []
     store = store_of(b"k/*")
-    joining = Joining(b"k/*", OWN_KEY, messages_max=1_000)
+    joining = joining_of(b"k/*")
     places = {"serve": 0, "read": 0}
 
     def advance(what: str, count: int) -> None:
@@ -73,8 +97,10 @@ def test_the_snapshot_and_what_follows_are_the_whole(history: list[tuple[str, in
             places[what] += 1
             if what == "read":
                 joining.feed(message)
-            elif message.key != joining.reply_key:
-                order.extend(Message(*answer) for answer in store.feed(message))
+            elif message.key == joining.request_key:
+                order.extend(answers_of(store, message))
+            else:
+                store.feed(message)
 
     for what, number in history:
         if what == "publish":
@@ -143,19 +169,19 @@ def test_what_the_service_has_missed_is_told(
 
 def test_a_plain_message_to_the_service_is_none_of_its_values() -> None:
     store = store_of(b"")
-    assert store.feed(Message(request_key(b""), b"no request")) == []
+    store.feed(Message(request_key(b""), b"no request"))
     assert snapshot_of(store, b"") == {}
 
 
 def test_two_services_answer_and_one_is_enough() -> None:
     stores = [store_of(b"", bytes_max=1_000_000) for _ in range(2)]
-    joining = Joining(b"", OWN_KEY, messages_max=1_000)
+    joining = joining_of(b"")
     for store in stores:
         for number in range(3):
             store.feed(Message(b"%d" % number, bytes(30_000)))
     request = Message(joining.request_key, joining.request())
     joining.feed(request)
-    answers = [[Message(*answer) for answer in store.feed(request)] for store in stores]
+    answers = [answers_of(store, request) for store in stores]
     assert [len(parts) for parts in answers] == [2, 2]
     for parts in zip(*answers, strict=True):
         for part in parts:
@@ -165,7 +191,7 @@ def test_two_services_answer_and_one_is_enough() -> None:
 
 
 def test_a_joiner_asks_again_when_too_much_follows() -> None:
-    joining = Joining(b"", OWN_KEY, messages_max=2)
+    joining = joining_of(b"", messages_max=2)
     joining.feed(Message(joining.request_key, joining.request()))
     for _ in range(3):
         assert not joining.must_ask
@@ -177,7 +203,7 @@ def test_a_joiner_asks_again_when_too_much_follows() -> None:
 def test_a_part_comes_out_as_it_went_in(
     values: list[tuple[bytes, bytes]], missing: int | None
 ) -> None:
-    (part,) = encode_snapshot(values, b"s", missing)
+    (part,) = encode_snapshot(values, b"s", missing, 409_600)
     assert parse_part(part) == Part(True, b"s", 0, missing, values)
 
 
@@ -197,18 +223,154 @@ def test_a_part_that_no_service_sends_is_an_error(payload: bytes) -> None:
         parse_part(payload)
 
 
-def test_parts_out_of_order_are_an_error() -> None:
-    joining = Joining(b"", OWN_KEY, messages_max=2)
-    request = joining.request()
-    token = request.split(b"\0")[1]
-    joining.feed(Message(joining.request_key, request))
-    with pytest.raises(ProtocolViolation, match="order"):
-        joining.feed(Message(joining.reply_key, token + b"\0end s 1 0\0\x90"))
+def asking(**options: Any) -> tuple[Joining, Envelope]:
+    """A joiner of everything that has received its request."""
+    joining = joining_of(b"", **options)
+    request = Message(joining.request_key, joining.request())
+    joining.feed(request)
+    envelope = parse_request(request)
+    assert envelope is not None
+    return joining, envelope
+
+
+def answer(joining: Joining, request: Envelope, payload: bytes, *, fails: bool = False) -> None:
+    joining.feed(Message(request.reply_key, encode_answer(request, payload, is_failure=fails)))
+
+
+@pytest.mark.parametrize("wrong", [b"junk", b"end x 7 0\0\x90", b"end x 0 0\0no values"])
+def test_wrong_parts_of_somebody_else_spoil_no_snapshot(wrong: bytes) -> None:
+    joining, request = asking()
+    for part in (b"more s 0 0\0\x91\x92\xc4\x01a\xc4\x01b", wrong, b"end s 1 0\0\x90"):
+        answer(joining, request, part)
+    assert moved(joining) == [Message(b"a", b"b")]
+
+
+@pytest.mark.parametrize("names", [b"s", b"stuvwxyz"])
+def test_answers_without_end_are_an_error(names: bytes) -> None:
+    joining, request = asking(bytes_max=20_000)
+    with pytest.raises(RequestFailed, match="inbox_bytes_max"):  # noqa: PT012
+        for number in range(100):
+            name = names[number % len(names) :][:1]
+            answer(joining, request, b"more %b %d 0\0\x90" % (name, number // len(names)))
+
+
+def test_what_follows_is_bounded_in_bytes() -> None:
+    joining, _ = asking(bytes_max=1_000)
+    joining.feed(Message(b"a", bytes(1_000)))
+    assert not joining.must_ask
+    joining.feed(Message(b"a", b""))
+    assert joining.must_ask
+
+
+@pytest.mark.parametrize("receipt_first", [False, True])
+def test_a_failure_counts_when_nobody_else_may_answer(receipt_first: bool) -> None:
+    def steps(joining: Joining, request: Envelope, clients: int) -> None:
+        receipt = Receipt(sent=clients - 1, waiting=1, lost=3)
+        if receipt_first:
+            joining.feed_receipt(receipt)
+        answer(joining, request, b"not all of that", fails=True)
+        if not receipt_first:
+            joining.feed_receipt(receipt)
+
+    with pytest.raises(RequestFailed, match="not all of that"):
+        steps(*asking(), clients=2)
+    joining, request = asking()
+    steps(joining, request, clients=3)
+    answer(joining, request, b"end s 0 0\0\x90")
+    assert moved(joining) == []
+    assert [str(failure) for failure in joining.failures] == ["not all of that"]
+
+
+def test_a_request_that_may_be_lost_is_sent_again() -> None:
+    for error in (PacketRefused("packets-lost", ""), ConnectionInterrupted("")):
+        joining, _ = asking()
+        joining.feed_receipt(error)
+        assert joining.must_ask
+    with pytest.raises(PacketRefused, match="denied"):
+        asking()[0].feed_receipt(PacketRefused("denied", ""))
 
 
 def test_answers_to_others_are_ignored() -> None:
-    joining = Joining(b"", OWN_KEY, messages_max=2)
+    joining = joining_of(b"", messages_max=2)
     joining.feed(Message(joining.request_key, joining.request()))
     joining.feed(Message(joining.request_key, encode_request(REPLY_KEY, b"t", b"")))
     joining.feed(Message(joining.reply_key, b"other\0end s 0 0\0\x90"))
     assert not joining.is_complete
+
+
+def test_of_the_requests_of_one_client_the_newest_counts() -> None:
+    def message(client: int, token: bytes) -> Message:
+        payload = encode_request(REPLY_KEY, token, b"")
+        return Message(request_key(b"a"), payload, Sender(1, client, 5, 6, 7))
+
+    items = [
+        message(1, b"1"),
+        Message(b"a", b""),
+        message(2, b"2"),
+        message(1, b"3"),
+        Message(request_key(b"a"), b"junk", Sender(1, 1, 5, 6, 7)),
+    ]
+    assert {at: it.token for at, it in requests_of(items).items()} == {2: b"2", 3: b"3"}
+
+
+# -- what is missing -------------------------------------------------------------------------------
+@given(st.lists(st.integers(0, 1_000), max_size=30))
+def test_every_part_fits_a_packet_and_what_fits_none_is_missing(sizes: list[int]) -> None:
+    store = store_of(b"", packet_bytes_max=1_000)
+    for number, size in enumerate(sizes):
+        store.feed(Message(b"%02d" % number, bytes(size)))
+    reply_key = b"!/cred/4294967295/4294967295/4294967295/reply/" + b"x" * 32
+    payload = encode_request(reply_key, b"t" * 62, b"")
+    for part in answers_of(store, Message(request_key(b""), payload)):
+        packet = encode_publish(part.key, part.payload)
+        assert len(Receipts().open(packet).packet) + 20 <= 1_000
+    received = joined(store, b"")
+    kept = [item for item in received if isinstance(item, Message)]
+    assert NotKept(len(sizes) - len(kept)) in [*received, NotKept(0)]
+    short = [Message(b"%02d" % at, bytes(size)) for at, size in enumerate(sizes) if size < 450]
+    assert [message for message in kept if len(message.payload) < 450] == short
+
+
+def test_a_key_is_missing_until_it_has_a_new_value_and_for_its_joiners_only() -> None:
+    store = store_of(b"", keys_max=2)
+    for key in (b"a", b"b", b"c"):
+        store.feed(Message(key, b""))
+    assert joined(store, b"a") == [NotKept(1)]
+    assert joined(store, b"b") == [Message(b"b", b"")]
+    store.feed(Message(b"a", b"new"))
+    assert joined(store, b"a") == [Message(b"a", b"new")]
+    assert joined(store, b"b") == [NotKept(1)]
+
+
+def test_a_gap_is_told_while_values_from_before_it_are_kept() -> None:
+    store = store_of(b"")
+    for key in (b"a/1", b"a/2", b"b"):
+        store.feed(Message(key, b"old"))
+    store.feed(Reconnected(None, ""))
+    store.feed(Message(b"a/1", b"new"))
+    assert joined(store, b"a/*")[0] == NotKept(None)
+    assert joined(store, b"b") == [NotKept(None), Message(b"b", b"old")]
+    assert joined(store, b"a/1") == [Message(b"a/1", b"new")]
+    assert joined(store, b"c") == [NotKept(None)]
+    store.feed(Message(b"a/2", b"new"))
+    assert joined(store, b"a/*") == [Message(b"a/1", b"new"), Message(b"a/2", b"new")]
+    store.feed(Message(b"b", b"new"))
+    assert joined(store, b"c") == []
+
+
+def test_many_gaps_are_told_together() -> None:
+    store = store_of(b"")
+    store.feed(Message(b"old", b""))
+    for number in range(200):
+        store.feed(Lost(1))
+        store.feed(Message(b"new", b"%d" % number))
+    assert joined(store, b"*")[0] == NotKept(200)
+    assert joined(store, b"new") == [Message(b"new", b"199")]
+
+
+def test_so_many_missing_keys_are_remembered() -> None:
+    store = store_of(b"", keys_max=1)
+    for number in range(2_000):
+        store.feed(Message(b"%d" % number, b""))
+    assert joined(store, b"")[0] == NotKept(1_024)
+    assert joined(store, b"1999") == [Message(b"1999", b"")]
