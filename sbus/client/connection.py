@@ -244,8 +244,9 @@ class Connection(Receiving[Item]):
 
         A service has to keep them, see `serve_last_values`. Otherwise a stream as `subscription`
         gives. A gap at its beginning tells how many messages the service has not kept. Raises
-        TimeoutError if none has come within `timeout_seconds`, and RequestFailed if the service
-        does not keep all that matches. ConfigurationError in the dot dialect.
+        TimeoutError if none has come within `timeout_seconds`, RequestFailed if no service keeps
+        all that matches, or it takes more than `inbox_bytes_max`, and PacketRefused for a pattern
+        that is too long. ConfigurationError in the dot dialect.
         """
         self._link.encoder.must_have_control_messages()
         packet = self._link.encoder.subscribe(pattern)
@@ -260,7 +261,7 @@ class Connection(Receiving[Item]):
         bytes_max: int = BYTES_MAX,
     ) -> None:
         """Keep the newest message of each key that matches one of these patterns, from now on, for
-        clients that ask with `last_values`. Does not return.
+        clients that ask with `last_values`. Does not return, and asks for senders.
 
         At most `keys_max` keys, and `bytes_max` bytes of keys and payloads: beyond that, the values
         that have not changed for the longest time are forgotten.

@@ -82,7 +82,8 @@ def test_neither_a_request_nor_a_value_ends_the_service(bus: Bus) -> None:
             with pytest.raises(sbus.MessagesLost, match="has not kept 1 messages"):
                 messages.receive()
             assert [len(messages.receive().payload) for _ in range(2)] == [400_000, 409_000]
-            published = [one.activity.messages_in for one in client.me().clients]
+            activities = [one.activity for one in client.me().clients]
+            published = [activity.messages_in for activity in activities if activity is not None]
         assert sum(published) < 150
 
 
