@@ -2,12 +2,13 @@
 
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
 import sbus
-from tests.support.bus import SBUSCTL, Bus, sbusd_environment
+from tests.support.bus import SBUSCTL, Bus, running_bus, sbusd_environment
 
 TIMEOUT_S = 20.0
 RETRY_S = 0.05
@@ -131,6 +132,17 @@ def test_sub_last_says_in_time_that_nobody_keeps_these_values(bus: Bus) -> None:
     result = bus.sbusctl("sub", "--last", "--timeout", "0.3", "nobody/")
     assert (result.returncode, result.stdout) == (1, b"")
     assert b"no service has given these last values within 0.3 s" in result.stderr
+
+
+def test_last_values_goes_on_when_the_bus_is_back(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        for is_back in (False, True):
+            with running_bus(tmp_path) as bus:
+                if not is_back:
+                    stack.enter_context(running(bus, "last-values", "lamps/", "--reconnect"))
+                with sbus.blocking.connect(bus.address) as client:
+                    while not is_served(client):
+                        pass
 
 
 def is_served(client: sbus.blocking.Connection[sbus.Message]) -> bool:

@@ -130,13 +130,22 @@ def _answer_with_output(received: "Request", command: str, seconds: float) -> No
     show_default=True,
     help="Bytes of keys and payloads to keep.",
 )
+@click.option(
+    "--reconnect",
+    is_flag=True,
+    help="When the bus goes away, wait until it is back, and go on with what is published then.",
+)
 def last_values(
-    selected: SelectedBus, patterns: tuple[bytes, ...], keys_max: int, bytes_max: int
+    selected: SelectedBus,
+    patterns: tuple[bytes, ...],
+    keys_max: int,
+    bytes_max: int,
+    reconnect: bool,
 ) -> None:
     """Keep the newest message of each key that matches a PATTERN, for `sbusctl sub --last`.
 
     Runs until it is interrupted, and knows what was published since it was started. When it keeps
     too much, it forgets the messages that were not replaced for the longest time.
     """
-    with selected.connect() as bus:
+    with selected.connect_with_losses(reconnect=reconnect, sender=True) as bus:
         bus.serve_last_values(*patterns, keys_max=keys_max, bytes_max=bytes_max)
