@@ -18,7 +18,6 @@ class AsyncLink(WaitingLink[Item]):
         super().__init__(link)
         link.before_close = anyio.notify_closing
         self.sending = anyio.Lock(fast_acquire=True)
-        self.joining = anyio.Lock()
         self.preparing = anyio.Lock()
         self._closed = anyio.Event()
         self._reading = False

@@ -70,7 +70,7 @@ class BlockingLink(WaitingLink[Item]):
 
     def __init__(self, link: Link[Item]) -> None:
         super().__init__(link)
-        self.sending = self.preparing = self.joining = nullcontext()
+        self.sending = self.preparing = nullcontext()
         self.call = _Call()
         self._deadline = Deadline(None)
         """Of the present call."""

@@ -32,10 +32,9 @@ async def joined(
         try:
             with io.limit(timeout_seconds):
                 await stack.enter_async_context(subscribed(io, [packet], queue))
-                async with io.joining:
-                    await io.ask(io.link.barrier)
-                    joining = _joining(io, packet, may_wait=timeout_seconds is not None)
-                    await _join(io, packet, joining, queue, messages)
+                await io.ask(io.link.barrier)
+                joining = _joining(io, packet, may_wait=timeout_seconds is not None)
+                await _join(io, packet, joining, queue, messages)
         except TimeoutError:
             if joining is not None and joining.failures:
                 raise joining.failures[0] from None
@@ -112,10 +111,12 @@ async def serve(io: WaitingLink[Any], patterns: list[bytes], store: ValueStore) 
             items = await _take(io, queue)
             requests = requests_of(items)
             for at, item in enumerate(items):
-                if at in requests:
-                    await _answer(io, store.answers(requests[at]))
-                else:
+                if at not in requests:
                     store.feed(item)
+                elif requests[at].is_one_too_many:
+                    await _answer(io, iter([requests[at].put_off()]))
+                else:
+                    await _answer(io, store.answers(requests[at].envelope))
 
 
 async def _take(io: WaitingLink[Any], queue: MessageQueue[Any]) -> list[Any]:

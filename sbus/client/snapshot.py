@@ -14,7 +14,7 @@ from sbus.errors import (
     RequestFailed,
 )
 from sbus.protocol.codes import PACKETS_LOST
-from sbus.protocol.last_values import Part, parse_part, request_key
+from sbus.protocol.last_values import ASK_AGAIN, Part, parse_part, request_key
 from sbus.protocol.packets import Message
 from sbus.protocol.receipts import Receipt
 from sbus.protocol.request_reply import encode_request, parse_answer, reply_key
@@ -121,6 +121,9 @@ class Joining:
     def _feed_answer(self, payload: bytes) -> None:
         answer = parse_answer(payload)
         if answer.token != self._token or self.is_complete or not self._has_begun:
+            return
+        if answer.is_failure and answer.payload == ASK_AGAIN:
+            self._restart()
             return
         if answer.is_failure:
             self._count(len(answer.payload) + PART_BYTES)

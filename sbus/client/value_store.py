@@ -4,13 +4,15 @@ It does no input or output. The formats are in `sbus.protocol.last_values`.
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
+from typing import NamedTuple
 
 from sbus.client.message_queue import Lost
 from sbus.client.missing_values import MissingValues
 from sbus.protocol.keys import Dialect, parse_pattern
-from sbus.protocol.last_values import PREFIX, encode_snapshot, fits_part
+from sbus.protocol.last_values import ASK_AGAIN, PREFIX, encode_snapshot, fits_part
 from sbus.protocol.packets import Message
 from sbus.protocol.pattern_matching import compile_patterns, covers
 from sbus.protocol.request_reply import Envelope, encode_answer, parse_request
@@ -18,6 +20,8 @@ from sbus.protocol.request_reply import Envelope, encode_answer, parse_request
 KEYS_MAX = 65_536
 BYTES_MAX = 8 * 1024 * 1024
 """Of keys and payloads; the backlog of a joiner has room for a snapshot of this size."""
+CLIENT_REQUESTS_MAX = 4
+"""Requests of one client that are answered at a time."""
 ID_BYTES = 8
 
 
@@ -107,13 +111,27 @@ class ValueStore:
         assert places == sorted(places)
 
 
-def requests_of(items: Iterable[Message | Lost]) -> dict[int, Envelope]:
-    """The requests among these by their indices; of those of one client, only the newest."""
-    newest: dict[int | None, tuple[int, Envelope]] = {}
-    for at, item in enumerate(items):
+class JoinerRequest(NamedTuple):
+    """A request that waits at the service."""
+
+    envelope: Envelope
+    is_one_too_many: bool
+    """Of its client."""
+
+    def put_off(self) -> tuple[bytes, bytes]:
+        """The key and payload to publish instead of an answer."""
+        return self.envelope.reply_key, encode_answer(self.envelope, ASK_AGAIN, is_failure=True)
+
+
+def requests_of(items: Sequence[Message | Lost]) -> dict[int, JoinerRequest]:
+    """The requests among these by their indices; of one client, the newest count."""
+    counts: Counter[int | None] = Counter()
+    requests = {}
+    for at, item in reversed(list(enumerate(items))):
         if isinstance(item, Message) and item.key.startswith(PREFIX):
-            request = parse_request(item)
-            if request is not None:
+            envelope = parse_request(item)
+            if envelope is not None:
                 client = item.sender.client if item.sender else None
-                newest[client] = (at, request)
-    return dict(newest.values())
+                counts[client] += 1
+                requests[at] = JoinerRequest(envelope, counts[client] > CLIENT_REQUESTS_MAX)
+    return requests

@@ -41,8 +41,6 @@ class WaitingLink(ABC, Generic[Item]):
 
     sending: AbstractAsyncContextManager[object]
     """A block in which no other task sends."""
-    joining: AbstractAsyncContextManager[object]
-    """A block in which no other task waits for last values."""
     preparing: AbstractAsyncContextManager[object]
     """A block in which no other task prepares the connection for its first request."""
 

@@ -11,8 +11,7 @@ it. NUMBER counts the answers from 0. MISSING says how many messages the service
 those that the pattern matches, or `?`. The values are pairs of key and payload in MessagePack, the
 one that has not changed for the longest time first.
 
-A client waits for one snapshot at a time. Of several requests of one client that wait at a service,
-the newest counts.
+A failure whose text is `ask again` puts off a client of which too many requests wait.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,6 +23,7 @@ from sbus.errors import ProtocolViolation
 from sbus.protocol.packets import NUL
 
 PREFIX: Final = b"last-values/"
+ASK_AGAIN: Final = b"ask again"
 PART_BYTES: Final = 32_768
 """A part that is as long as this has no more values."""
 _FRAME_BYTES: Final = 512

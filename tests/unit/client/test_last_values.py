@@ -298,19 +298,30 @@ def test_answers_to_others_are_ignored() -> None:
     assert not joining.is_complete
 
 
-def test_of_the_requests_of_one_client_the_newest_counts() -> None:
-    def message(client: int, token: bytes) -> Message:
-        payload = encode_request(REPLY_KEY, token, b"")
-        return Message(request_key(b"a"), payload, Sender(1, client, 5, 6, 7))
+def test_of_many_requests_of_one_client_the_newest_count_and_others_are_asked_again() -> None:
+    def message(client: int, number: int) -> Message:
+        payload = encode_request(REPLY_KEY, b"%d" % number, b"")
+        return Message(request_key(b""), payload, Sender(1, client, 5, 6, 7))
 
-    items = [
-        message(1, b"1"),
-        Message(b"a", b""),
-        message(2, b"2"),
-        message(1, b"3"),
-        Message(request_key(b"a"), b"junk", Sender(1, 1, 5, 6, 7)),
-    ]
-    assert {at: it.token for at, it in requests_of(items).items()} == {2: b"2", 3: b"3"}
+    items = [Message(b"a", b""), message(2, 1), *(message(1, number) for number in range(2, 12))]
+    items.append(Message(request_key(b""), b"junk", Sender(1, 1, 5, 6, 7)))
+    requests = requests_of(items)
+    put_off = [requests[at].is_one_too_many for at in range(1, 12)]
+    assert put_off == [False, *6 * [True], *4 * [False]]
+    assert requests.keys() == set(range(1, 12))
+    assert requests[5].put_off() == (REPLY_KEY, b"5!\0ask again")
+
+
+def test_a_joiner_that_is_put_off_asks_again() -> None:
+    joining, request = asking(may_wait=False)
+    answer(joining, request, b"more s 0 0\0\x91\x92\xc4\x01a\xc4\x01b")
+    answer(joining, request, b"ask again", fails=True)
+    assert joining.must_ask
+    again = Message(joining.request_key, joining.request())
+    joining.feed(again)
+    for message in answers_of(store_of(b""), again):
+        joining.feed(message)
+    assert moved(joining) == []
 
 
 # -- what is missing -------------------------------------------------------------------------------
