@@ -1,13 +1,13 @@
 """A service that keeps the newest message of each key, and joining it."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from sbus.client.message_queue import MessageQueue
-from sbus.client.snapshot import Joining
+from sbus.client.snapshot import Joining, may_be_lost
 from sbus.client.subscription import Subscription, subscribed
-from sbus.client.value_store import ValueStore, requests_of
+from sbus.client.value_store import JoinerRequest, ValueStore, requests_of
 from sbus.client.waiting_link import WaitingLink
 from sbus.errors import ConnectionInterrupted, MessagesUnconfirmed, PacketRefused
 from sbus.protocol import controls
@@ -114,14 +114,13 @@ async def serve(io: WaitingLink[Any], patterns: list[bytes], store: ValueStore) 
                 if at not in requests:
                     store.feed(item)
                 elif requests[at].is_one_too_many:
-                    await _answer(io, iter([requests[at].put_off()]))
+                    await _answer(io, requests[at], [requests[at].put_off()])
                 else:
-                    await _answer(io, store.answers(requests[at].envelope))
+                    await _answer(io, requests[at], store.answers(requests[at].envelope))
 
 
 async def _take(io: WaitingLink[Any], queue: MessageQueue[Any]) -> list[Any]:
-    """The next items. Joiners ask again for what was lost on its way to them, so nobody need know
-    of it here."""
+    """The next items. What was lost on its way to a joiner is no error here, as it asks again."""
     while True:
         try:
             return await io.take_many(queue, MESSAGES_AT_ONCE)
@@ -132,12 +131,16 @@ async def _take(io: WaitingLink[Any], queue: MessageQueue[Any]) -> list[Any]:
                 raise
 
 
-async def _answer(io: WaitingLink[Any], answers: Iterator[tuple[bytes, bytes]]) -> None:
+async def _answer(
+    io: WaitingLink[Any], request: JoinerRequest, answers: Iterable[tuple[bytes, bytes]]
+) -> None:
     """Publish these, as long as somebody receives them."""
     for key, payload in answers:
         try:
             receipt = await io.publish_with_receipt(io.link.encoder.publish(key, payload))
-        except (PacketRefused, ConnectionInterrupted):
+        except (PacketRefused, ConnectionInterrupted) as error:
+            if may_be_lost(error):
+                await io.send(io.link.encoder.publish(*request.put_off()))
             return
         if (receipt.sent, receipt.waiting) == (0, 0):
             return

@@ -108,7 +108,7 @@ class Joining:
             if result.sent is not None and result.waiting is not None and self._may_wait:
                 self._others = result.sent + result.waiting - 1  # without this client
             self._raise_failure()
-        elif _may_be_lost(result):
+        elif may_be_lost(result):
             self._restart()
         else:
             raise result
@@ -167,8 +167,8 @@ class Joining:
                 queue.add_gap(item)
 
 
-def _may_be_lost(error: BusError) -> bool:
-    """Whether a request with this error may never have reached the bus."""
+def may_be_lost(error: BusError) -> bool:
+    """Whether a message with this error may never have reached the bus."""
     is_lost = isinstance(error, PacketRefused) and error.code == PACKETS_LOST
     return is_lost or isinstance(error, ConnectionInterrupted)
 
