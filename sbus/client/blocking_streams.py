@@ -73,7 +73,8 @@ class Request:
         self._io.run(self._request.reply(payload), timeout_seconds)
 
     def fail(self, text: str, *, timeout_seconds: float | None = None) -> None:
-        """Say why there is no answer; the requester's call raises RequestFailed."""
+        """Say why there is no answer, in at most 4,096 bytes; the requester's call raises
+        RequestFailed."""
         self._io.run(self._request.fail(text), timeout_seconds)
 
 

@@ -76,7 +76,8 @@ class Request:
             await self.fail(f"the answer is too long: {refused.text}")
 
     async def fail(self, text: str) -> None:
-        """Say why there is no answer; the requester's call raises RequestFailed."""
+        """Say why there is no answer, in at most 4,096 bytes; the requester's call raises
+        RequestFailed."""
         reason = text.encode(errors="backslashreplace")[:FAILURE_BYTES_MAX]
         with suppress(PacketRefused):  # the requester's key has a length that no answer can have
             await self._answer(reason, is_failure=True)
