@@ -1,5 +1,7 @@
 """`sbusctl request`, `reply` and `last-values` with a real bus."""
 
+import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -8,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import sbus
-from tests.support.bus import SBUSCTL, Bus, running_bus, sbusd_environment
+from tests.support.bus import SBUSCTL, Bus, running_bus, sbusd_environment, wait_until_gone
 
 TIMEOUT_S = 20.0
 RETRY_S = 0.05
@@ -84,6 +86,68 @@ def test_reply_says_why_a_command_has_not_answered(bus: Bus) -> None:
         assert b"too long" in publish_until_answered(bus, b"slow")
         with pytest.raises(sbus.RequestFailed, match="more than 1 s"):
             client.request("slow", "sleep\n", timeout_seconds=TIMEOUT_S)
+
+
+def test_reply_kills_all_processes_of_a_command_that_takes_too_long(
+    bus: Bus, tmp_path: Path
+) -> None:
+    mark = tmp_path / "pid"
+    command = f"(echo $BASHPID > {mark}.new; mv {mark}.new {mark}; exec sleep 100); true"
+    command = f"bash -c '{command}'; true"
+    options = ("--exec-timeout", "1", "--count", "1")
+    with running(bus, "reply", "group", "--exec", command, *options):
+        assert publish_until_answered(bus, b"group").endswith(b"more than 1 s")
+        assert wait_until_gone(int(mark.read_text()), TIMEOUT_S)
+
+
+def test_reply_waits_for_no_process_that_a_command_has_left_behind(
+    bus: Bus, tmp_path: Path
+) -> None:
+    mark = tmp_path / "pid"
+    command = f"sleep 100 & echo $! > {mark}; echo started"
+    with running(bus, "reply", "behind", "--exec", command, "--count", "1") as process:
+        assert publish_until_answered(bus, b"behind").endswith(b"\0started\n")
+        os.kill(int(mark.read_text()), signal.SIGKILL)  # it lives
+        assert process.wait(TIMEOUT_S) == 0
+
+
+def test_an_interrupted_reply_kills_its_command(bus: Bus, tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    command = f"echo $$ > {mark}.new; mv {mark}.new {mark}; read word; exec sleep 100"
+    with (
+        running(bus, "reply", "interrupted", "--exec", command) as process,
+        bus.connect() as client,
+    ):
+        ids = client.whoami()
+        while not mark.exists():
+            client.pub(b"interrupted", ids + b"/reply/1\0t\0word\n")
+            client.whoami()
+        process.send_signal(signal.SIGINT)
+        process.wait(TIMEOUT_S)
+        assert wait_until_gone(int(mark.read_text()), TIMEOUT_S)
+
+
+def test_a_request_without_end_is_refused(bus: Bus) -> None:
+    with open("/dev/zero", "rb") as endless:
+        result = subprocess.run(
+            [*SBUSCTL, "-a", bus.address, "request", "k"],
+            env=sbusd_environment(),
+            stdin=endless,
+            capture_output=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    assert (result.returncode, result.stdout) == (1, b"")
+    assert b"packet-too-long" in result.stderr
+
+
+@pytest.mark.parametrize("words", [("reply", "sums.>", "x"), ("last-values", "sums.>")])
+def test_a_pattern_of_another_system_gets_a_hint(bus: Bus, words: tuple[str, ...]) -> None:
+    with running(bus, *words) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith(b"sbusctl: hint: ")
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=TIMEOUT_S)[1] == b""
 
 
 def test_a_request_that_nobody_answers_fails_in_time(bus: Bus) -> None:

@@ -7,7 +7,6 @@ import os
 import re
 import sys
 import time
-import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from itertools import islice
@@ -15,9 +14,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from sbus.cli.sbusctl.shared_options import SelectedBus, json_option, report_hints, verb
+from sbus.cli.sbusctl.shared_options import SelectedBus, hinted, json_option, verb
 from sbus.client.link import PACKET_BYTES_MAX
-from sbus.errors import BusError, PatternWarning
+from sbus.errors import BusError
 from sbus.protocol.controls import AGE_MS_MAX
 from sbus.unix.standard_streams import INPUT, OUTPUT
 
@@ -254,10 +253,9 @@ def sub(
             if choice is not None:
                 bus.control(f"{key}/{choice}")
                 bus.sync()
-        report_hints(patterns, selected.link["dialect"])
         began_at = time.monotonic()
         with ExitStack() as streams:
-            with warnings.catch_warnings(action="ignore", category=PatternWarning):
+            with hinted(patterns, selected.link["dialect"]):
                 messages: Source = bus
                 if with_last:
                     messages = _last_values(streams, bus, patterns[0], seconds)

@@ -1,13 +1,12 @@
 """The verbs of `sbusctl` that ask other clients, and answer them: request, reply, last-values."""
 
 import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
-from sbus.cli.sbusctl.shared_options import SelectedBus, verb
+from sbus.cli.sbusctl.shared_options import SelectedBus, hinted, verb
+from sbus.client.link import PACKET_BYTES_MAX
 from sbus.client.replies import REQUEST_SECONDS
 from sbus.client.value_store import BYTES_MAX, KEYS_MAX
 from sbus.unix.standard_streams import INPUT, OUTPUT
@@ -42,7 +41,7 @@ def request(selected: SelectedBus, key: bytes, payload: bytes | None, seconds: f
 
     if payload is None:
         with open(INPUT, "rb", closefd=False) as stream:
-            payload = stream.read()
+            payload = stream.read(PACKET_BYTES_MAX + 1)  # more is refused
     with selected.connect(seconds) as bus:
         answer = bus.request(key, payload, timeout_seconds=seconds)
     write((to_text(answer).encode() if os.isatty(OUTPUT) else answer) + b"\n")
@@ -65,7 +64,7 @@ def request(selected: SelectedBus, key: bytes, payload: bytes | None, seconds: f
     type=click.FloatRange(min=0, min_open=True),
     default=COMMAND_SECONDS,
     show_default=True,
-    help="Kill the command after this time; then it has failed.",
+    help="Kill the command, with all processes of its group, after this time; then it has failed.",
 )
 @click.option("--count", type=click.IntRange(min=1), help="End after this many requests.")
 def reply(
@@ -83,7 +82,11 @@ def reply(
     if (payload is None) == (command is None):
         raise click.UsageError("an answer is either PAYLOAD or the output of --exec")
     answered = 0
-    with selected.connect() as bus, bus.requests(pattern) as requests:
+    with (
+        hinted((pattern,), selected.link["dialect"]),
+        selected.connect() as bus,
+        bus.requests(pattern) as requests,
+    ):
         while count is None or answered < count:
             received = requests.receive()
             if command is None:
@@ -95,23 +98,14 @@ def reply(
 
 
 def _answer_with_output(received: "Request", command: str, seconds: float) -> None:
+    from sbus.cli.sbusctl.answer_command import CommandFailed, output_of
+
     try:
-        run = subprocess.run(
-            command,
-            shell=True,
-            input=received.payload,
-            stdout=subprocess.PIPE,
-            stderr=sys.stderr.fileno(),
-            env={**os.environb, b"SBUS_KEY": received.key},
-            timeout=seconds,
-            check=True,
-        )
-    except subprocess.CalledProcessError as error:
-        received.fail(f"the command failed with exit status {error.returncode}")
-    except subprocess.TimeoutExpired:
-        received.fail(f"the command took more than {seconds:g} s")
+        output = output_of(command, received.key, received.payload, seconds)
+    except CommandFailed as failure:
+        received.fail(str(failure))
     else:
-        received.reply(run.stdout)
+        received.reply(output)
 
 
 @verb("sbusctl last-values sensors/ lamps/*/state", "sbusctl sub --last sensors/")
@@ -147,5 +141,8 @@ def last_values(
     Runs until it is interrupted, and knows what was published since it was started. When it keeps
     too much, it forgets the messages that were not replaced for the longest time.
     """
-    with selected.connect_with_losses(reconnect=reconnect, sender=True) as bus:
+    with (
+        hinted(patterns, selected.link["dialect"]),
+        selected.connect_with_losses(reconnect=reconnect, sender=True) as bus,
+    ):
         bus.serve_last_values(*patterns, keys_max=keys_max, bytes_max=bytes_max)

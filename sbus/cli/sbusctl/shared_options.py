@@ -5,7 +5,9 @@ Completion asks the bus. It has to be quick, and silent where the bus does not a
 
 import os
 import time
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,7 +16,7 @@ import click
 import sbus
 from sbus.client.options import LinkOptions
 from sbus.client.sockets import BUS_ABSENT
-from sbus.errors import AddressError, ConfigurationError, SbusError
+from sbus.errors import AddressError, ConfigurationError, PatternWarning, SbusError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -159,6 +161,14 @@ def report_hints(patterns: Iterable[bytes], dialect: str) -> None:
     for pattern in patterns:
         if (hint := pattern_hint(pattern, DIALECTS[dialect])) is not None:
             report_error(f"hint: {hint}", command="sbusctl")
+
+
+@contextmanager
+def hinted(patterns: Iterable[bytes], dialect: str) -> Iterator[None]:
+    """Likewise, and within the block the library does not warn of them."""
+    report_hints(patterns, dialect)
+    with warnings.catch_warnings(action="ignore", category=PatternWarning):
+        yield
 
 
 # -- completion ------------------------------------------------------------------------------------
