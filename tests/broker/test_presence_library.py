@@ -87,6 +87,9 @@ def test_sbusctl_shows_members(bus: Bus) -> None:
         )
         assert b"worker-1" in bus.sbusctl("members").stdout
         assert bus.sbusctl("members", "nobody").returncode != 0
+        result = bus.sbusctl("members", "--count", "1")
+        assert (result.returncode, result.stdout) == (2, b"")
+        assert b"--count is for --watch" in result.stderr
         with subprocess.Popen(
             [*SBUSCTL, "-a", bus.address, "members", "--watch", "--json", "--count", "2"],
             stdout=subprocess.PIPE,

@@ -29,6 +29,8 @@ def members(
     """
     from sbus.protocol.presence import MemberChange
 
+    if count is not None and not watch:
+        raise click.UsageError("--count is for --watch")
     with selected.connect(_SECONDS_MAX) as bus:
         if not watch:
             for member in bus.members(pattern, timeout_seconds=_SECONDS_MAX):
