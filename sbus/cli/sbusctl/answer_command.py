@@ -12,6 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 from sbus.client.link import PACKET_BYTES_MAX
 from sbus.errors import SbusError
@@ -26,10 +29,29 @@ class CommandFailed(SbusError):
 def output_of(command: str, key: bytes, payload: bytes, seconds: float) -> bytes:
     """What the command prints, which has to end within so many seconds. Raises CommandFailed."""
     deadline = time.monotonic() + seconds
+    process: subprocess.Popen[bytes] | None = None
+    try:
+        with _interrupted_afterwards():
+            process = _start(command, key, payload)
+        output = _read_until_end(process, deadline)
+    except BaseException as error:
+        if process is not None:
+            os.killpg(process.pid, signal.SIGKILL)  # not waited for yet, so the id is its own
+            process.wait()
+        if isinstance(error, TimeoutError):
+            raise CommandFailed(f"the command took more than {seconds:g} s") from None
+        raise
+    status = process.wait()
+    if status != 0:
+        raise CommandFailed(f"the command failed with exit status {status}")
+    return output
+
+
+def _start(command: str, key: bytes, payload: bytes) -> subprocess.Popen[bytes]:
     with tempfile.TemporaryFile() as stdin:
         stdin.write(payload)
         stdin.seek(0)
-        process = subprocess.Popen(
+        return subprocess.Popen(
             command,
             shell=True,
             process_group=0,
@@ -38,29 +60,32 @@ def output_of(command: str, key: bytes, payload: bytes, seconds: float) -> bytes
             stderr=sys.stderr.fileno(),
             env={**os.environb, b"SBUS_KEY": key},
         )
-    assert process.stdout is not None
-    with process.stdout as stdout:
-        try:
-            output = _read_until_end(process.pid, stdout.fileno(), deadline)
-        except BaseException as error:
-            os.killpg(process.pid, signal.SIGKILL)  # not waited for yet, so the id is its own
-            process.wait()
-            if isinstance(error, TimeoutError):
-                raise CommandFailed(f"the command took more than {seconds:g} s") from None
-            raise
-    status = process.wait()
-    if status != 0:
-        raise CommandFailed(f"the command failed with exit status {status}")
-    return output
 
 
-def _read_until_end(pid: int, stdout: int, deadline: float) -> bytes:
+@contextmanager
+def _interrupted_afterwards() -> Iterator[None]:
+    """Ctrl-C within the block counts at its end, as a command that is half started is lost sight
+    of."""
+    came: list[tuple[int, FrameType | None]] = []
+    handler = signal.getsignal(signal.SIGINT)
+    if callable(handler):  # otherwise the command would not ignore it, if this program does
+        signal.signal(signal.SIGINT, lambda *signal_and_frame: came.append(signal_and_frame))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if callable(handler) and came:
+        handler(*came[0])
+
+
+def _read_until_end(process: subprocess.Popen[bytes], deadline: float) -> bytes:
     """What there is to read when the process has ended. Raises TimeoutError, CommandFailed."""
+    assert process.stdout is not None
     output = b""
     poll = select.poll()
-    poll.register(stdout, select.POLLIN)
-    pidfd = os.pidfd_open(pid)
-    try:
+    with process.stdout, open(os.pidfd_open(process.pid), "rb", buffering=0) as end:
+        stdout, pidfd = process.stdout.fileno(), end.fileno()
+        poll.register(stdout, select.POLLIN)
         poll.register(pidfd, select.POLLIN)
         while True:
             left_seconds = deadline - time.monotonic()
@@ -75,5 +100,3 @@ def _read_until_end(pid: int, stdout: int, deadline: float) -> bytes:
                 raise CommandFailed(f"the answer is too long: more than {PACKET_BYTES_MAX} bytes")
             if left_seconds <= 0:
                 raise TimeoutError
-    finally:
-        os.close(pidfd)
