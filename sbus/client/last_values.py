@@ -79,6 +79,9 @@ async def _join(
         routes.open([packet], messages)
         routes.close(queue)
     finally:
+        if not joining.is_complete:  # perhaps one was refused, and what others have must stay
+            routes.open([packet], queue)
+            own = [it for it in own if not routes.have(it)]
         await io.send_at_end(*map(undone, own))
 
 

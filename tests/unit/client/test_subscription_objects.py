@@ -11,7 +11,8 @@ from sbus.client.blocking_streams import Subscription
 from sbus.client.message_queue import Lost
 from sbus.errors import MessagesLost, PacketRefused
 from sbus.protocol.packets import Message
-from tests.unit.client.fake_bus import ANSWER, GREETING, WHOAMI, FakeBus
+from tests.support.threads import Task
+from tests.unit.client.fake_bus import ANSWER, GREETING, ORDER, WHOAMI, FakeBus
 
 Bus: TypeAlias = blocking.Connection[Message]
 Connect: TypeAlias = Callable[..., Bus]
@@ -132,6 +133,29 @@ def test_a_refused_block_takes_no_subscription_of_another_one_away(fake: FakeBus
         received = [fake.receive() for _ in range(5)]
         assert received == [b"SUB own**", b"SUB other", b"SUB a", WHOAMI, b"UNSUB a"]
     assert fake.receive() == b"UNSUB other"
+
+
+def test_a_refused_join_takes_no_subscription_of_a_service_away(fake: FakeBus) -> None:
+    def join() -> None:
+        with bus.last_values("a", timeout_seconds=10):
+            raise AssertionError("the block does not begin")
+
+    with blocking.connect(fake.address) as bus:
+        fake.accept()
+        bus.subscribe("last-values/a")
+        assert fake.receive() == b"SUB last-values/a"
+        joins = Task(join)
+        assert [fake.receive(), fake.receive()] == [ORDER, b"SUB a"]
+        while (packet := fake.receive()) == WHOAMI:
+            fake.send(ANSWER)
+        assert packet == b"SUB last-values/a"
+        reply_key = fake.receive().removeprefix(b"SUB ")
+        word, token, _ = fake.receive().split(b"\0", 2)
+        assert word == b"CMSG !/publish"
+        fake.send(b"CMSG !/error\0too-many-patterns no", b"CMSG !/receipt\0%b\x001 0 0" % token)
+        with pytest.raises(PacketRefused, match="too-many-patterns"):
+            joins.join()
+        assert [fake.receive(), fake.receive()] == [b"UNSUB " + reply_key, b"UNSUB a"]
 
 
 def test_iteration_ends_when_the_program_closes_the_connection(fake: FakeBus, bus: Bus) -> None:
