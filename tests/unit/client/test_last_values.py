@@ -248,7 +248,7 @@ def test_wrong_parts_of_somebody_else_spoil_no_snapshot(wrong: bytes) -> None:
 @pytest.mark.parametrize("names", [b"s", b"stuvwxyz"])
 def test_answers_without_end_are_an_error(names: bytes) -> None:
     joining, request = asking(bytes_max=20_000)
-    with pytest.raises(RequestFailed, match="inbox_bytes_max"):  # noqa: PT012
+    with pytest.raises(RequestFailed, match="inbox_bytes_max"):  # noqa: PT012 (at one of the parts)
         for number in range(100):
             name = names[number % len(names) :][:1]
             answer(joining, request, b"more %b %d 0\0\x90" % (name, number // len(names)))

@@ -1,6 +1,7 @@
 """Messages with receipts, and a bus of bare packets a worker of which dies."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 import pytest
@@ -32,7 +33,7 @@ def mark(fake: FakeBus) -> bytes:
 
 
 def test_a_receipt_that_died_with_a_worker_is_not_waited_for(fake: FakeBus, bus: Bus) -> None:
-    call = lambda: bus.publish_with_receipt("a", timeout_seconds=TIMEOUT_S)  # noqa: E731
+    call = partial(bus.publish_with_receipt, "a", timeout_seconds=TIMEOUT_S)
     publishing, _ = begin(fake, call)
     fake.send(LOST)
     fake.send(mark(fake))
@@ -54,7 +55,7 @@ def test_a_receipt_that_comes_after_all_counts(fake: FakeBus, bus: Bus) -> None:
 
 
 def test_a_receipt_that_was_asked_for_later_is_waited_for(fake: FakeBus, bus: Bus) -> None:
-    call = lambda: bus.publish_with_receipt("a", timeout_seconds=TIMEOUT_S)  # noqa: E731
+    call = partial(bus.publish_with_receipt, "a", timeout_seconds=TIMEOUT_S)
     first, _ = begin(fake, call)
     fake.send(LOST)
     asked = mark(fake)
