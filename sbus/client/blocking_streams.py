@@ -1,5 +1,6 @@
-"""What a connection without an event loop opens: streams of messages, of requests, of members and
-of jobs. Each does what the asynchronous one of the same name does."""
+"""Streams of a blocking connection: of messages, of requests, of members and of jobs.
+
+Each does the same as the asynchronous one of its name."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Generic, Self, TypeVar

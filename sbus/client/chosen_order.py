@@ -1,8 +1,9 @@
-"""The order in which the bus sends what waits for a connection.
+"""The order in which the bus sends the backlog of a connection.
 
 Answers, requests, jobs, names and last values rely on the one order of the bus, and many of them
-share a key. So what receives them takes `order/queue`, as the bus may have another default. If the
-program has chosen another order, it is refused, and so is such a choice as long as it lasts.
+share a key. So their receivers choose `order/queue`, because the bus may have another default. They
+refuse to start if the program has chosen another order, and while one of them exists, the program
+cannot choose another.
 """
 
 from collections.abc import Iterator

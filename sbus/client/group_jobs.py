@@ -1,11 +1,11 @@
 """The jobs of a worker group, as one of its members knows them. It does no input or output.
 
-All members receive the same in the same order: jobs, joins, leaves, and which jobs are done. A job
-is known to the clients that were members at its place. Its owner is the one of them, of those that
-still are members, with the highest score, a digest of the job's place and the member's client
-number. So all who know a job agree on its owner and need no word between them. A join changes
-nothing for earlier jobs. A leave gives new owners to the jobs of the member that left, and to no
-others. Source: rendezvous hashing (Thaler and Ravishankar 1998).
+All members receive jobs, joins, leaves and reports of done jobs in the same order. A job is known
+to the clients that were members at its place. Those of them that are still members have a score for
+the job, a digest of the job's place and the member's client number; the one with the highest score
+is the owner. So all of them agree on the owner without a message. A join changes nothing for
+earlier jobs. A leave gives new owners only to the jobs of the member that left. Source: rendezvous
+hashing (Thaler and Ravishankar 1998).
 """
 
 import heapq

@@ -1,8 +1,8 @@
-"""The inbox of a connection: what has arrived from the bus and the user has not taken yet.
+"""The inbox of a connection: packets that have arrived and that the program has not taken yet.
 
-Replies settle their requests. Messages wait in a queue, or in several, see `routes.py`. Refusals
-and the end of the connection are raised by the next call. Nothing grows without bound: reading
-stops when the one queue is full, and then the limits of the bus apply.
+Replies settle their requests. Messages wait in one queue or several, see `routes.py`. The next call
+raises refusals and the end of the connection. Nothing grows without bound: reading stops when the
+one queue is full, and then the limits of the bus apply.
 """
 
 from collections.abc import Callable, Iterator

@@ -4,7 +4,8 @@ Every call does its work at once or not at all. Both client libraries try again 
 readable or writable, and only add the way of waiting for that.
 
 With `reconnect`, a connection that the bus has closed is *lost*: nothing is sent until
-`reconnecting.py` has made it again. `interruptions` tells those who wait for a reply to ask again.
+`reconnecting.py` has made it again. `interruptions` tells callers that wait for a reply to ask
+again.
 """
 
 import errno

@@ -1,7 +1,7 @@
-"""The barrier that tells which replies died with a worker that had packets of this client.
+"""The barrier that shows which replies were lost with a worker that had packets of this client.
 
-Replies do not say which requests they answer. The one to `!/sync` does, and comes after those to
-all that was sent before it: what is still open then was lost.
+Replies do not say which requests they answer. Only the reply to `!/sync` does, and it comes after
+the replies to all earlier requests: those that are still open then were lost.
 """
 
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""Who is there."""
+"""The members of a bus, as a list and as a stream of changes."""
 
 from collections import deque
 from collections.abc import AsyncIterator

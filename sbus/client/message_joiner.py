@@ -6,8 +6,8 @@ workers come separately, before or after, as do further parts of a large payload
 that an earlier one in the total order, from another worker, can overtake it. After
 `COMPLETE_SECONDS_MAX` without the rest, because a worker died or a packet had no room, numbers of
 recipients are unknown, or a message counts as missed if its payload is incomplete. When too many
-messages wait, the first batch leaves as it is. What a source has missed takes its place behind the
-last batch that came from there.
+messages wait, the first batch leaves as it is. The number of messages that a source has missed
+comes behind the last batch of that source.
 
 `now` is in seconds, of any clock.
 """

@@ -1,4 +1,4 @@
-"""What waits to be taken: messages, and losses exactly where the gaps are."""
+"""Messages that wait for the program, and losses exactly where the gaps are."""
 
 from collections import deque
 from collections.abc import Iterable

@@ -1,10 +1,9 @@
-"""What a service of last values has not kept, as far as that can be known.
+"""The values that a service of last values lacks, as far as it can know them.
 
-Of a *key* whose newest message was not kept, that is known until it has another one. Of a *gap*, in
-which the service has missed messages of any key, nobody knows which values are outdated: those from
-before it may be. So a gap is told to a joiner that gets such a value, or none at all. When each
-value from before it has been replaced, the service knows as much as one that was started at the
-gap.
+A *key* whose newest message was not kept is missing until it has another message. In a *gap* the
+service has missed messages of unknown keys, so any value from before the gap may be outdated. A
+joiner is told of the gap if it gets such a value, or none at all. When all values from before the
+gap have been replaced, the service knows as much as one that was started at the gap.
 """
 
 from collections.abc import Callable

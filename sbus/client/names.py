@@ -1,4 +1,4 @@
-"""The requests of a connection about names, and who is there as it is told.
+"""The requests of a connection about names, and the members that it is told of.
 
 The bus replies to `!/join`, `!/leave` and `!/members` in their order, so replies are counted. Each
 of these requests may be repeated: a join that has its place already gets the same reply.

@@ -1,4 +1,4 @@
-"""The options of `connect`, and what is wrong with them."""
+"""The options of `connect`, and the errors about them."""
 
 from typing import TypedDict, get_args
 

@@ -1,7 +1,7 @@
-"""The packets of a connection, from what its user passes.
+"""The packets of a connection, from the arguments of its calls.
 
-What is wrong with an argument is raised here, before anything is sent, as a bus disconnects clients
-for some of it. A pattern that is allowed, but hardly what is meant, is a PatternWarning.
+An invalid argument raises an error here, before anything is sent, because a bus disconnects clients
+for some of them. A pattern that is allowed, but probably a mistake, is a PatternWarning.
 """
 
 import sys

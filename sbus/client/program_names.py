@@ -1,6 +1,6 @@
-"""What the bus says of clients, with the names of scripts in the place of their interpreters.
+"""Results and events of a bus, with the names of scripts in the place of their interpreters.
 
-The bus itself does not look for these (see `script_names`).
+The bus itself does not look for script names (see `script_names`).
 """
 
 from typing import Any, TypeVar

@@ -1,7 +1,7 @@
-"""The receipts that a connection waits for: each says what has become of one message.
+"""The receipts that a connection waits for: each says how many clients received one message.
 
-Every request for one has a token of its own, because receipts come in the order in which they are
-complete.
+Every request for a receipt has a token of its own, because receipts come in the order in which they
+are complete.
 """
 
 from itertools import count

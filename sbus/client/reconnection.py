@@ -1,15 +1,16 @@
-"""What a lost connection needs to be made again, and what is unknown about it then.
+"""The state that a lost connection needs to be made again.
 
-A connection remembers its subscriptions and, of each kind of setting, the newest. When it is lost,
-it waits, connects and sets the same. What cannot be known is told: how many messages the bus has
-published meanwhile, and which of the client's own it has processed. Nothing is published again.
+A connection remembers its subscriptions and the newest setting of each kind. When it is lost, it
+waits, connects, and restores them. It reports that two facts are unknown: how many messages the bus
+has published meanwhile, and which of the client's own messages it has processed. Nothing is
+published again.
 
-A subscription that the bus has refused is not remembered, if it is known which one that was: a
+A connection forgets a subscription that the bus has refused, if it knows which one that was: the
 refusal comes before the reply to the next barrier, and only one packet that it may concern was sent
 since the barrier before.
 
-Waits grow and are drawn at random, so that the clients of a bus that was restarted do not all come
-at the same instant. They begin small again once a connection has lasted.
+Waits grow and are drawn at random, so that the clients of a restarted bus do not all come at the
+same instant. They begin small again once a connection has lasted.
 """
 
 import random

@@ -1,9 +1,9 @@
 """The requests of a connection to other clients that wait for an answer.
 
-One subscription serves all of them. It is made with the first request, and as the bus takes the
-packets of a client in order, it is in force before that request is published.
+One subscription serves all of them. It is made with the first request. The bus processes the
+packets of a client in order, so the subscription is in force before that request is published.
 
-A request is published with a receipt, which tells at once that nobody listens.
+A request is published with a receipt, which tells at once if no client subscribes to its key.
 """
 
 import os

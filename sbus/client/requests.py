@@ -1,9 +1,10 @@
 """The requests of a client to the bus, and the replies: the barrier of `sync`, `whoami` and `me`.
 
 A *barrier* is a request whose reply follows everything that was sent before it. In the slash
-dialect that is `whoami`; the dot dialect has no control messages, so there it is a message to
-oneself, with a key that no other client uses. Every request that was sent gets a *ticket*; tickets
-are numbered in the order of the requests, and a reply settles its ticket and all earlier ones.
+dialect that is `whoami`; the dot dialect has no control messages, so there the client sends a
+message to itself, with a key that no other client uses. Every request that was sent gets a
+*ticket*; tickets are numbered in the order of the requests, and a reply settles its ticket and all
+earlier ones.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Which queues of a connection a message goes to: its own, and one for each subscription object.
+"""The queues that a message goes to: the connection's own, and one for each subscription object.
 
 The bus sends a message once to a connection, however many of its patterns match. As long as there
 are no subscription objects, all messages go to the connection's own queue, and reading stops when

@@ -1,4 +1,4 @@
-"""A joiner of last values, from its request to where it has the snapshot and what follows.
+"""A joiner of last values, from its request to the complete snapshot and the messages after it.
 
 It does no input or output. The formats are in `sbus.protocol.last_values`.
 """

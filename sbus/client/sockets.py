@@ -1,4 +1,4 @@
-"""The sockets of clients, and what to say when they cannot be connected."""
+"""The sockets of clients, and the errors when they cannot be connected."""
 
 import errno
 import socket

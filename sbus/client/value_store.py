@@ -1,4 +1,4 @@
-"""The newest message of each key: what a service of last values keeps and answers.
+"""The newest message of each key, which a service of last values keeps and answers with.
 
 It does no input or output. The formats are in `sbus.protocol.last_values`.
 """

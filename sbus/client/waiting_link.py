@@ -1,16 +1,16 @@
-"""A connection that waits for what a `Link` cannot do at once.
+"""A connection that waits when a `Link` cannot do its work at once.
 
-Everything in the client library that waits is written once, as coroutines above this. A subclass
-adds the way of waiting: `AsyncLink` that of an event loop, and `BlockingLink` one that stops the
-thread, in which a coroutine runs to its end at once.
+Every call of the client library that waits is written once, as a coroutine above this class. A
+subclass adds the way of waiting: `AsyncLink` that of an event loop, and `BlockingLink` one that
+stops the thread, in which a coroutine runs to its end at once.
 
 There is no background task. A task that needs a packet reads, one task at a time; the packets go to
 the inbox, where the other tasks look when it has read. So one task can iterate while another syncs,
 and a cancelled task loses nothing: receiving a packet and putting it in the inbox, or sending one,
 includes no checkpoint.
 
-What is received is taken with a checkpoint each time. Sending has one only if it has to wait, and
-once in `SEND_PACKETS_MAX` packets: a checkpoint costs more than a packet.
+Taking a received item has a checkpoint each time. Sending has one only if it has to wait, and once
+in `SEND_PACKETS_MAX` packets: a checkpoint costs more than a packet.
 """
 
 from abc import ABC, abstractmethod

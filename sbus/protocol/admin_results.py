@@ -1,9 +1,9 @@
 """The results of the admin protocol, by verb.
 
-Keys, patterns and program names are text as written by `text.to_text`. Times are seconds since
-1970, durations seconds, sizes bytes. Counters only grow while the bus runs, also when a worker
-dies. What only a worker knows is missing if it does not answer in time; its number is in
-`unanswered`.
+Keys, patterns and program names are text as written by `text.to_text`. Times are in seconds since
+1970, durations in seconds, sizes in bytes. Counters only grow while the bus runs, even when a
+worker dies. If a worker does not answer in time, the facts that only it knows are missing, and its
+number is in `unanswered`.
 """
 
 from typing import Literal

@@ -2,8 +2,8 @@
 
 Every process of the bus writes to the connection by itself, after the reply and even before it: one
 JSON object per packet, whose first field `stream` is its type. A packet for which the connection
-has no room is not sent. Each *source* (a process, by its pid) counts what was `missed` so far, in
-the next packet that it sends, except in `recipients`. So for every source
+has no room is not sent. Each *source* (a process, by its pid) says in its next packet how many
+items it has `missed` so far, except in `recipients`. So for every source
 
     messages (or events) sent  +  missed  =  all since the stream began there
 

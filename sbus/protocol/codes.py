@@ -1,7 +1,7 @@
 """Codes: why a packet is refused, a client disconnected, a connection refused, a message dropped.
 
-They are stable, appear in `!/error` notices, and faults are counted by them. The protocol's
-documentation explains each.
+They are stable. They appear in `!/error` notices, and statistics count faults by code.
+docs/protocol.md explains each.
 """
 
 from typing import Final

@@ -1,4 +1,4 @@
-"""What all kinds of events have in common: see `events`."""
+"""The base of all kinds of events; see `events`."""
 
 import re
 from collections.abc import Mapping

@@ -1,17 +1,17 @@
-"""What a service of last values and its joiners send each other, as requests and answers.
+"""Requests and answers between a service of last values and its joiners.
 
 A joiner subscribes to a pattern and to its key for requests, `last-values/PATTERN`, and publishes a
-request there. It receives this request itself, too: in the one order of the bus, that is the place
-at which the service takes the snapshot.
+request there. The joiner receives this request, too: its place in the one order of the bus is that
+of the service's snapshot.
 
     answer    TOKEN\0STATE SNAPSHOT NUMBER MISSING\0values
 
-STATE is `more` or `end`. SNAPSHOT names this one, as several services may answer; nobody can guess
-it. NUMBER counts the answers from 0. MISSING says how many messages the service has not kept of
-those that the pattern matches, or `?`. The values are pairs of key and payload in MessagePack, the
-one that has not changed for the longest time first.
+STATE is `more` or `end`. SNAPSHOT identifies the snapshot, because several services may answer; it
+cannot be guessed. NUMBER counts the answers from 0. MISSING is the number of messages that match
+the pattern and that the service has not kept, or `?`. The values are pairs of key and payload in
+MessagePack, the one that has not changed for the longest time first.
 
-A failure whose text is `ask again` puts off a client of which too many requests wait.
+A client with too many waiting requests gets a failure with the text `ask again`.
 """
 
 from collections.abc import Iterable, Iterator

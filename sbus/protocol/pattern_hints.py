@@ -1,7 +1,7 @@
-"""Hints about patterns that are allowed, but are hardly what their authors mean.
+"""Hints about patterns that are allowed, but probably a mistake.
 
 They can match nothing, or they are written for another system, where `#`, `+`, `>` and `**` are
-wildcards. Here these stand for themselves, and `**` for one segment, as `*` does.
+wildcards. On this bus `#`, `+` and `>` stand for themselves, and `**` for one segment, like `*`.
 """
 
 from typing import Final

@@ -1,6 +1,6 @@
-"""Whether a key matches one of some patterns, as a client may ask it of what it has received.
+"""Whether a key matches one of some patterns, for clients that sort received messages.
 
-The bus has `sbus.routing`, which finds the patterns of many clients at once.
+The bus uses `sbus.routing`, which finds the patterns of many clients at once.
 """
 
 import re

@@ -1,10 +1,11 @@
-"""Presence: the control messages by which clients take names, and the messages that tell of it.
+"""Presence: the control messages by which clients take names, and the messages about it.
 
     CMSG !/join\\0NAME [\\0key\\0payload]      take a name, with a last will or without
     CMSG !/leave                             give it up
     CMSG !/members\\0UID/NAME [\\0UID/NAME]    who has these names, behind that member
 
-A *will* is written as in the packet of the message that it is: key, NUL, payload. No will is empty.
+A *will* has the form of a message's packet without the word: key, NUL, payload. It is empty if
+there is none.
 """
 
 from collections.abc import Iterable

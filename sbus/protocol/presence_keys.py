@@ -1,4 +1,4 @@
-"""The names of clients, and the keys of the messages that tell who has taken or given up one.
+"""The names of clients, and the keys of the messages about joins and leaves.
 
 A presence key is `!/presence/UID/NAME`. Only the bus publishes under such a key; clients may
 subscribe to `!/presence/UID/NAME-PATTERN`, where UID is a number or `*`, and the name may end with

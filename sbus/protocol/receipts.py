@@ -1,4 +1,4 @@
-"""Receipts: the control messages by which a publisher learns what becomes of a message.
+"""Receipts: the control messages that tell a publisher how many clients received a message.
 
 CMSG !/publish\\0TOKEN\\0key\\0payload      publish a message, and ask for a receipt
 CMSG !/receipt\\0TOKEN\\0SENT WAITING LOST  how many clients have it, wait for it, have lost it

@@ -5,10 +5,11 @@
     failure   MSG REPLYKEY\0TOKEN!\0text
 
 A requester receives all answers under one secret key, REPLYKEY = `!/cred/GID/UID/PID/reply/ID` with
-its own ids. TOKEN, letters and digits, names the request; one that cannot be guessed keeps others
-than the recipients of the request from answering it.
+its own ids. TOKEN, letters and digits, identifies the request. If it cannot be guessed, only
+recipients of the request can answer it.
 
-A requester chooses the key that its answerer publishes with. So only a key of this form is one.
+The requester chooses the key under which the answerer publishes. So an answerer accepts only keys
+of this form.
 """
 
 import re

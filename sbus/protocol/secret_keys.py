@@ -5,7 +5,7 @@ by a rest, which may be empty. A secret key begins with a part, which decides wh
 message; its rest may contain further parts, whose meaning is up to the programs that use them. No
 other segment is `!`. Only the slash dialect has secret keys (docs/protocol.md, "Secret messages").
 
-Ids are compared as text: each has one spelling, and there is no largest one.
+Ids are compared as text: each has one spelling, and any number of digits is allowed.
 """
 
 from typing import Final

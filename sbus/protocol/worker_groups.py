@@ -1,13 +1,13 @@
-"""What the members of a worker group take as names, and tell each other.
+"""The names of a worker group's members, and the messages between them.
 
     name     GROUP.ID                             ID: 16 hexadecimal digits
     message  MSG !/cred//UID//workers/GROUP\0hello JOBS     of a member that has joined
     message  MSG !/cred//UID//workers/GROUP\0here JOBS      of each other member then
     message  MSG !/cred//UID//workers/GROUP\0done PLACE     of a job's owner; PLACE is the job's
 
-JOBS is a digest of the patterns of the group's jobs, which have to be the same for all members, so
-that all know the same jobs. All members belong to one user. The bus says who has published these
-messages, so that nobody else can call a job done.
+JOBS is a digest of the patterns of the group's jobs. They must be the same for all members, so that
+all know the same jobs. All members belong to one user. The bus names the publisher of these
+messages, so only a job's owner can call it done.
 """
 
 import re

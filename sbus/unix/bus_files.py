@@ -1,10 +1,10 @@
-"""The files of a bus: its sockets' and its pidfile, which are removed at its end.
+"""The files of a bus, those of its sockets and its pidfile, which are removed at its end.
 
-Either the front removes them, or the remover, a process with more rights: that waits for the end of
-a pipe that all processes of the bus have. If there is no remover and the front is killed, the
-fork server removes them. The lock of the pidfile belongs to the open file, so
-it lasts while any process has that open. A bus that takes the place of another one gets all of this
-from it: the files stay as they are, and only the process id in the pidfile changes.
+The front removes them, or the remover, a process with more rights, which waits for the end of a
+pipe that all processes of the bus have. If there is no remover and the front is killed, the fork
+server removes them. The lock of the pidfile belongs to the open file, so it lasts while any process
+has the file open. A bus that takes the place of another one inherits the files and the lock; only
+the process id in the pidfile changes.
 """
 
 import io

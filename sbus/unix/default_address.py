@@ -1,4 +1,4 @@
-"""Where a bus is if no address is given."""
+"""The address of a bus if none is given."""
 
 import os
 

@@ -1,8 +1,8 @@
-"""The service manager's descriptor store: what a bus keeps there in case all of its processes die.
+"""The service manager's descriptor store, where a bus keeps descriptors in case all processes die.
 
-The manager passes it to the next process of the service, with the names that it was stored under.
-All names share one environment string, so they are short: `@` and the number of a client, or `@m`
-and the time at which a memory was stored, in hexadecimal digits. Source: FDSTORE in sd_notify(3).
+The manager passes them to the next process of the service, each with its name. All names share one
+environment string, so they are short: `@` and the number of a client, or `@m` and the time at which
+a memory was stored, in hexadecimal digits. Source: FDSTORE in sd_notify(3).
 """
 
 import os

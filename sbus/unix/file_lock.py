@@ -1,4 +1,4 @@
-"""Locks that belong to an open file and not to a process: all that inherit it hold the lock.
+"""Locks of an open file, not of a process: every process that inherits the file holds the lock.
 
 Source: `F_OFD_SETLK` in fcntl(2).
 """

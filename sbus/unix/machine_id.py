@@ -1,4 +1,4 @@
-"""Which machine this is, whatever it is called: many are called localhost."""
+"""The id of this machine; its name is no id, because many machines are called localhost."""
 
 import re
 from contextlib import suppress

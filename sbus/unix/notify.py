@@ -2,8 +2,8 @@
 
 A notification is one datagram of `NAME=VALUE` lines to the socket that `NOTIFY_SOCKET` names. There
 is no reply; without a service manager, nothing is sent. If `WATCHDOG_USEC` is set, the manager ends
-a process that has not sent `WATCHDOG=1` for so long. If `FDSTORE` is set, it keeps so many
-descriptors for the next process of the service.
+a process that has not sent `WATCHDOG=1` for that time. If `FDSTORE` is set, it keeps up to that
+number of descriptors for the next process of the service.
 
 A notification that cannot be delivered is logged and has no other effect: a bus outlives its
 service manager.

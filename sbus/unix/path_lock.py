@@ -1,9 +1,9 @@
 """A lock on a path, for removing a file there that another process may replace meanwhile.
 
-Between a look at a file and its removal, another process may remove it and put its own there, which
-the first would then remove. So each process of sbus that removes a file which is not in its use
-holds this lock: an flock on a file beside it, which exists only meanwhile. Nobody but its owner and
-root can open that file, so no other user can hold the lock.
+Between a check of a file and its removal, another process may replace the file, and the first
+process would remove the new one. So each process of sbus that removes a file of another process
+holds this lock: an flock on a file beside it, which exists only meanwhile. Only its owner and root
+can open that file, so no other user can hold the lock.
 """
 
 import errno

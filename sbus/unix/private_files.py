@@ -1,4 +1,4 @@
-"""Files that nobody else may read unless the user wants that."""
+"""Files that only their user may read, unless the umask lets the group read them, too."""
 
 import hashlib
 import os

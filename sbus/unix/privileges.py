@@ -1,6 +1,6 @@
 """What this process may do: giving up another user's rights, capabilities, dumps and tracing.
 
-Everything here is for good, and for all children of this process. Sources: capabilities(7),
+Everything here is permanent, and applies to all children of this process. Sources: capabilities(7),
 prctl(2), PR_SET_DUMPABLE(2const).
 """
 

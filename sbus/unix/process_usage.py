@@ -1,4 +1,4 @@
-"""What a process uses, from /proc: CPU time, memory, and its waiting for processors."""
+"""CPU time and memory of a process, and its time of waiting for processors, from /proc."""
 
 import os
 

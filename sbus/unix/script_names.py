@@ -1,13 +1,12 @@
-"""The names of scripts, for people: the kernel calls each program that an interpreter runs by the
-interpreter's name.
+"""The names of scripts, to show to people; the kernel's name of such a process is the interpreter.
 
-The script is found in the arguments of the process, which that process can change at any time, so
-it is a name to show and nothing to decide by.
+The script is found in the arguments of the process, which the process can change at any time. So no
+decision may depend on it.
 
-To read the arguments takes a lock of the process's memory, for which a process can make others wait
-as long as it likes: by forking in a loop, tens of milliseconds; by mapping files of a file system
-of its own, for ever. So no process of a bus reads them. A program that shows names does, in a
-thread, with a time limit; when that has run out, it looks no further for a while.
+To read the arguments takes a lock of the process's memory. The process can make others wait for
+this lock: tens of milliseconds by forking in a loop, for ever by mapping files of a file system of
+its own. So no process of a bus reads them. Programs that show names read them in a thread, with a
+time limit; after a timeout, they read no arguments for a while.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The send buffer of a socket: how much the kernel keeps for a peer that does not read."""
+"""The send buffer of a socket, which bounds the kernel's memory for a peer that does not read."""
 
 import fcntl
 import socket

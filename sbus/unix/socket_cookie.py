@@ -1,4 +1,4 @@
-"""The number that the kernel gives a socket, and never again: the same for all copies of it."""
+"""The number by which the kernel identifies a socket and all copies of it; it is never reused."""
 
 import socket
 import struct

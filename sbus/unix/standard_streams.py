@@ -1,4 +1,4 @@
-"""The standard streams: file descriptors 0, 1 and 2, which must never be anything else.
+"""The standard streams: file descriptors 0, 1 and 2, which must never belong to another file.
 
 A stream is released by putting /dev/null in its place: a number that is merely closed goes to the
 next file that is opened, and then a client might receive what is printed.

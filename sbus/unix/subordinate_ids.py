@@ -2,7 +2,7 @@
 
 An administrator gives users ranges of ids (subuid(5)), with which they run containers without
 privileges. The owner of a range can become every id in it. A range of root's is for containers that
-need not be trusted as root is, so all of its ids count as the first of them.
+are less trusted than root, so all of its ids count as the first id of the range, not as root.
 """
 
 from bisect import bisect_right

@@ -1,7 +1,6 @@
 """Names of this host's own users.
 
-Only the local file is read: a look-up by other means may take as long as a directory service takes
-to answer.
+Only the local file is read, because a directory service may take any time to answer.
 """
 
 from pathlib import Path

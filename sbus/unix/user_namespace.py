@@ -1,7 +1,7 @@
 """Ids that the kernel cannot translate into this process's user namespace.
 
-It reports the *overflow id* in their place, 65534 by default, often called `nobody`. So where some
-ids are not translated, that number stands for any user or group of another namespace. Source:
+The kernel reports the *overflow id* in their place, 65534 by default, often called `nobody`. So if
+some ids are not translated, that number stands for any user or group of another namespace. Source:
 user_namespaces(7).
 """
 

@@ -1,4 +1,4 @@
-"""Users and groups as people write them, by name or by number, and as processes have them.
+"""Users and groups, by the names or numbers that people write, and of processes.
 
 Digits are an id, which need not exist; any other word is looked up in the host's databases.
 """

@@ -1,7 +1,7 @@
 """A bus as a collector for Prometheus' client library.
 
 Every collection asks the admin socket again, over a connection of its own, and takes a bounded
-time. A bus that is down, or does not answer, is a figure too: `sbus_up` is 0.
+time. If the bus is down, or does not answer, `sbus_up` is 0.
 """
 
 from collections.abc import Iterator

@@ -1,11 +1,11 @@
 """Every metric of a bus: its name, its meaning, and the field of the admin protocol it shows.
 
-A name says the rest, as Prometheus wants it: `_total` ends a counter's name, and the unit stands
-last, or before that. What the admin protocol reports for each worker has a label `worker`; a total
-is its `sum()`. The label is the number of the worker's place, so counters continue when a worker is
-replaced, except for its CPU time, which starts again with the new process. Counters with a label of
-reasons or codes are of the whole bus. All known reasons and codes are there from the start, at 0,
-so that `rate()` sees the first increase.
+Names follow Prometheus' rules: a counter's name ends with `_total`, and the unit is the last word,
+or the word before that. Figures that the admin protocol reports for each worker have a label
+`worker`; a total is their `sum()`. The label is the worker's number, which a successor keeps, so
+counters continue when a worker is replaced, except for its CPU time, which starts again with the
+new process. Counters with a label of reasons or codes are of the whole bus. All known reasons and
+codes are there from the start, at 0, so that `rate()` sees the first increase.
 """
 
 import os

@@ -1,7 +1,7 @@
 """A file of metrics for node_exporter's textfile collector.
 
-The file is always whole: it is written beside its place, under a name that the collector does not
-look at, and moved there. Its text is in Prometheus' own format, the one that this collector reads.
+The file is always complete: it is written beside its place, under a name that the collector
+ignores, and then moved. Its text is in Prometheus' own format, the one that this collector reads.
 """
 
 import os

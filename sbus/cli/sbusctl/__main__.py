@@ -1,6 +1,6 @@
 """`python -m sbus.cli.sbusctl`: the command `sbusctl`.
 
-Python first looks for modules in the working directory, where anybody may have put some.
+`python -m` first looks for modules in the working directory, where other users may have put some.
 """
 
 import sys

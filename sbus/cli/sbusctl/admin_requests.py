@@ -1,5 +1,4 @@
-"""What the administrator's verbs do: ask the admin socket, and print the result for people or as
-JSON."""
+"""The common part of the administrator's verbs: a request, and its result for people or as JSON."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator

@@ -1,8 +1,8 @@
 """The command of `sbusctl reply --exec`, whose output is an answer.
 
-It has a process group of its own, which is killed when the command takes too long or prints too
-much, and when this program is interrupted. When it has ended, nothing waits for processes that it
-has left behind: they live on, and what they print later is no answer.
+The command has a process group of its own, which is killed when the command takes too long or
+prints too much, and when this program is interrupted. When the command has ended, the processes
+that it has left behind live on, and their later output is not part of the answer.
 """
 
 import os

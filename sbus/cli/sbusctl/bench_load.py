@@ -1,8 +1,8 @@
 """The load of `sbusctl bench`: publishers in this process, subscribers in another.
 
-A second process receives at the same time as this one publishes. Its reports through a pipe tell
-how far the subscribers are, so that the publisher can keep within a window. Everything uses the
-client library for Python, which is a part of what is measured.
+A second process receives while this one publishes. It reports through a pipe how far the
+subscribers are, so that the publisher can keep within a window. Both use the client library for
+Python, whose cost is part of the measurement.
 """
 
 import contextlib

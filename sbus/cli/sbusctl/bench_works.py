@@ -1,7 +1,7 @@
-"""The works of `sbusctl bench`, and what each found.
+"""The works of `sbusctl bench`, and their results.
 
-All keys begin with `sbusctl/bench/` and a random segment, so no other client receives a message of
-them, unless it subscribes to everything.
+All keys begin with `sbusctl/bench/` and a random segment, so no other client receives these
+messages, unless it subscribes to everything.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """`sbusctl`: the table of verbs, and the options before them.
 
-People and scripts wait for this command. A verb is imported when it is used, and a verb imports
-what is heavy when it runs.
+The command must start fast. So a verb is imported when it is used, and a verb imports heavy
+packages when it runs.
 """
 
 import importlib

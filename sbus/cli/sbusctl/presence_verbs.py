@@ -1,4 +1,4 @@
-"""The verb of `sbusctl` that shows who is there: members."""
+"""The verb of `sbusctl` that shows the members of a bus: members."""
 
 import os
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
 """`sbusctl ping`: the round trip of a message through the bus, reported as ping(8) does.
 
-A ping is a message to oneself that takes the way of any message. Each has a key of its own, so that
-a late one is not taken for the next. Times are of `time.monotonic`, in seconds.
+A ping is an ordinary message that the client sends to itself. Each has a key of its own, so that a
+late one is not mistaken for the next. Times are of `time.monotonic`, in seconds.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""What verbs are made of: the options before them, those that several have, and completion.
+"""Options before the verbs, options that several verbs have, and completion.
 
-Completion asks the bus. It has to be quick, and silent where the bus does not answer.
+Completion asks the bus. It must be fast, and silent if the bus does not answer.
 """
 
 import os

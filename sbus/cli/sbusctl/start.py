@@ -1,8 +1,8 @@
 """The start of `sbusctl`, and a short way for `sbusctl pub KEY PAYLOAD`.
 
 Scripts publish single messages often, and importing click and the client library takes twice as
-long as everything else. The short way needs neither. Any other command line, an address that is no
-path, and a bus that cannot be connected to are for the table of verbs.
+long as everything else. The short way needs neither. The table of verbs handles any other command
+line, an address that is no path, and a bus that cannot be connected to.
 """
 
 import os

@@ -1,8 +1,8 @@
-"""The bus whose place this program is to take, and what it leaves.
+"""The bus whose place this program is to take, and its sockets and files.
 
-Either that bus has started this program, and the environment says where the link is; or this
-program was started with `--take-over`, and asks on the admin socket. If it fails, it tells the old
-bus why, which then goes on.
+Either that bus has started this program, and the environment names the descriptor of the link; or
+this program was started with `--take-over`, and asks on the admin socket. If this program fails, it
+tells the old bus the reason, and the old bus goes on.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Giving up root's rights, and the remover, which keeps what is needed at the end.
+"""Giving up root's rights, and the remover, which keeps the right to remove the bus's files.
 
 A bus that root starts makes its sockets and its pidfile as root, and then runs as another user, who
 cannot remove them. So a process stays behind, the *remover*. It waits until no process of the bus

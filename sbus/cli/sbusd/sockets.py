@@ -2,10 +2,10 @@
 
 If the options do not name an address, the service manager's sockets are used, if it passes any;
 else the bus is at its default address. The address of the admin socket follows from that of the
-bus. Either both sockets are open at the end, or nothing of them is left behind.
+bus. Either both sockets are opened, or none is left behind.
 
-If nobody asked for an admin socket, the bus does without one where it cannot have it, for example
-in a directory that it may not write to, and prints a warning.
+If no option asks for an admin socket and the bus cannot make one, for example in a directory that
+it may not write to, it prints a warning and runs without one.
 """
 
 import os

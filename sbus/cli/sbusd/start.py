@@ -1,14 +1,16 @@
 """The lifecycle of a bus, from its sockets to its end.
 
-The command line and its file have been checked before. First comes the background, while this
-process is still small, so that everything else belongs to the process that stays. Then the pidfile,
-which one bus has at a time; the sockets, because clients wait for their address; and only then the
-broker, whose imports take longer than everything else together. Before it serves, this process
-gives up all rights that it does not need. Everything that was made is removed on the way out,
-whichever way that is.
+The command line and the configuration file have been checked before. Then:
 
-A bus that takes the place of another one makes none of these: it gets them, and they are its own
-once the other one has given up its clients.
+1. The process goes to the background while it is still small, so that the process that stays makes
+   everything else.
+2. It takes the pidfile, which only one bus has at a time.
+3. It makes the sockets, because clients wait for their address.
+4. It imports the broker, which takes longer than everything else together.
+5. It gives up all rights that it does not need, and serves.
+
+However the bus ends, its sockets and its pidfile are removed. A bus that takes the place of another
+one makes none of these: it gets them, and owns them once the other one has given up its clients.
 """
 
 import gc

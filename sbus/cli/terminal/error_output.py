@@ -1,4 +1,4 @@
-"""Errors as one line on standard error, whatever their text holds."""
+"""Errors as one line on standard error, even if their text has several."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Standard output without a buffer: a reader has what was written at once."""
+"""Standard output without a buffer: a reader gets each write at once."""
 
 import os
 

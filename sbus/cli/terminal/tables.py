@@ -6,8 +6,8 @@ columns disappear, from the right, and before the flexible ones. For a program, 
 table is as wide as it needs to be, and each cell is one word: a space within a cell is shown as
 `\\x20`, except in the last column. An empty cell is a `-`.
 
-Cells hold text of strangers. It is never interpreted as markup, and what is not printable is
-escaped, even if that was done before.
+Cells hold text that other users chose. It is never interpreted as markup, and characters that are
+not printable are escaped, even if that was done before.
 """
 
 import textwrap

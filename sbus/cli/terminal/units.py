@@ -1,4 +1,4 @@
-"""Numbers for people: three significant digits and a unit. And lengths of time from people.
+"""Numbers for people, with three significant digits and a unit; and durations that people write.
 
 There is no space between number and unit, so that `awk` sees one word and `sort -h` knows the
 order. `--json` has the exact figures.

@@ -1,6 +1,6 @@
 """`sbusctl top` at a terminal: a screen that is repainted, and letters that choose the order.
 
-Without a terminal, tables or JSON follow each other.
+Without a terminal, one table or JSON object is printed after the other.
 """
 
 import itertools

@@ -1,8 +1,8 @@
-"""The rows of `sbusctl top`: what clients, users, workers and keys did between two looks.
+"""The rows of `sbusctl top`: the activity of clients, users, workers and keys between two samples.
 
-A rate is a counter's difference divided by the time between the looks. A client that connected in
-between had counted from zero, and one that left is not shown. A client is left out if its worker
-did not answer one of the looks.
+A rate is a counter's difference divided by the time between the samples. The counters of a client
+that connected in between began at zero; a client that left is not shown. A client is left out if
+its worker did not answer for one of the samples.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,5 +1,4 @@
-"""Where the rows of `sbusctl top` come from: the admin socket, asked again at every look, and for
-keys the stream of all messages.
+"""The sources of the rows of `sbusctl top`: a request for every sample, and for keys a stream.
 
 Times are of `time.monotonic`, in seconds.
 """

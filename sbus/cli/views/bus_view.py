@@ -1,4 +1,4 @@
-"""What `stats`, `workers`, `version`, `reload` and `drain` print for people."""
+"""The output of `stats`, `workers`, `version`, `reload` and `drain` for people."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime

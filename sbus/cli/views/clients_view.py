@@ -1,4 +1,4 @@
-"""What `clients`, `kick`, `move`, `subs` and `explain` print for people."""
+"""The output of `clients`, `kick`, `move`, `subs` and `explain` for people."""
 
 import time
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Lists of the admin protocol come in pages; verbs need them whole."""
+"""Whole lists from the pages of the admin protocol."""
 
 from typing import Any, TypeVar
 

@@ -1,4 +1,4 @@
-"""What `users`, `limit` and `me` print for people: what a user uses, and its limits."""
+"""The output of `users`, `limit` and `me` for people: a user's use of the bus, and its limits."""
 
 from collections.abc import Callable, Sequence
 
