@@ -7,7 +7,6 @@ both sides cannot hide.
 import json
 import socket
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self
 
 from tests.support.bus import Bus
@@ -32,12 +31,7 @@ class Admin:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.sock.close()
 
     def exchange(self, packet: bytes) -> dict[str, Any]:

@@ -6,7 +6,6 @@ the broker and this project's client library cannot hide. Every wait is bounded.
 
 import socket
 from contextlib import suppress
-from types import TracebackType
 from typing import Self
 
 from sbus.unix.address import parse_address
@@ -34,12 +33,7 @@ class RawClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def fileno(self) -> int:

@@ -6,7 +6,6 @@ the bus before the test makes it happen. Every wait is bounded.
 
 import socket
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 GREETING = b"CMSG !/notices/on"
@@ -31,12 +30,7 @@ class FakeBus:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._listener.close()
         if self.client is not None:
             self.client.close()
