@@ -43,38 +43,32 @@ class Machine:
         )
 
 
-def parse_parent(stat: str) -> int:
-    """The parent's pid; the command's name, in parentheses, may contain any character."""
-    return int(stat.rpartition(")")[2].split()[1])
-
-
 def parse_cpu_model(cpuinfo: str) -> str:
     """The first `model name`, or `unknown CPU`: not every architecture has that line."""
     found = re.search(r"^model name\s*: (.*)", cpuinfo, re.MULTILINE)
     return found[1] if found else "unknown CPU"
 
 
-def descendants(root: int, parents: dict[int, int]) -> list[int]:
-    """`root`, its children, their children and so on, from a map of pid to parent's pid."""
-    family = [root]
-    for parent in family:
-        family.extend(sorted(pid for pid, its in parents.items() if its == parent))
-    return family
-
-
 def process_tree(root: int) -> list[int]:
-    """Pids of a live process and of all its descendants, itself first."""
-    parents: dict[int, int] = {}
+    """Pids of a process and of all its descendants, itself first, but for those that have ended."""
+    children: dict[int, list[int]] = {}
+    living = set()
     for entry in PROC.iterdir():
         if not entry.name.isdigit():
             continue
         try:
-            parents[int(entry.name)] = parse_parent(
-                (entry / "stat").read_text(errors="backslashreplace")
-            )
+            stat = (entry / "stat").read_text(errors="backslashreplace")
         except (FileNotFoundError, ProcessLookupError):
             continue  # it ended while the others were read
-    return descendants(root, parents)
+        # The command's name, in parentheses, may contain any character.
+        state, parent = stat.rpartition(")")[2].split()[:2]
+        if state != "Z":
+            living.add(int(entry.name))
+            children.setdefault(int(parent), []).append(int(entry.name))
+    family = [root] if root in living else []
+    for pid in family:
+        family += children.get(pid, [])
+    return family
 
 
 def run_time_ns(pid: int) -> int:

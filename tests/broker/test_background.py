@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from sbus.bench.proc import process_tree
 from tests.support.bus import (
     SBUSD,
     START_SECONDS_MAX,
     STOP_SECONDS_MAX,
     await_file,
     has_released_output,
-    process_tree,
     sbusd_environment,
     wait_until_gone,
 )

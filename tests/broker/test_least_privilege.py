@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from sbus.bench.proc import process_tree
 from tests.support.admin import Admin, administer
 from tests.support.bus import (
     BARE_SBUSD,
     START_SECONDS_MAX,
     Bus,
     bus_of,
-    process_tree,
     sbusd_environment,
     wait_until_gone,
 )

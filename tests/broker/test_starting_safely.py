@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from sbus.bench.proc import process_tree
 from sbus.unix.address import admin_address, parse_address
 from tests.support.admin import Admin
 from tests.support.bus import (
     BARE_SBUSD,
     SBUSD,
     START_SECONDS_MAX,
-    process_tree,
     running_bus,
     sbusd_environment,
     wait_until_gone,

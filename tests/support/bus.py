@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
+from sbus.bench.proc import process_tree
 from sbus.limits import OPERATION_CPU_SECONDS_MAX
 from tests.support.raw_client import RawClient
 
@@ -199,27 +200,6 @@ def stop(bus: Bus, signum: signal.Signals = signal.SIGTERM) -> None:
     assert status == 0, f"the bus ended with status {status}:\n{bus.stderr_text()}"
     for pid in pids:
         assert wait_until_gone(pid, STOP_SECONDS_MAX), f"process {pid} of {pids} outlived the bus"
-
-
-def process_tree(root: int) -> list[int]:
-    """The process and all of its descendants, as /proc shows them now."""
-    children: dict[int, list[int]] = {}
-    alive = set()
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal():
-            continue
-        try:
-            status = (entry / "stat").read_text(errors="backslashreplace")
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        state, parent = status.rpartition(") ")[2].split()[:2]
-        if state != "Z":
-            alive.add(int(entry.name))
-            children.setdefault(int(parent), []).append(int(entry.name))
-    tree = [root] if root in alive else []
-    for pid in tree:
-        tree.extend(children.get(pid, []))
-    return tree
 
 
 def wait_until_gone(pid: int, timeout_s: float) -> bool:

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from sbus.bench.proc import process_tree
 from tests.support.bus import (
     SBUSD,
     START_SECONDS_MAX,
     STOP_SECONDS_MAX,
-    process_tree,
     sbusd_environment,
     wait_until_gone,
 )

@@ -4,15 +4,11 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from sbus.bench import BenchmarkFailed, proc
-
-
-def test_the_parent_is_found_behind_any_command_name() -> None:
-    assert proc.parse_parent("12 (sh) S 7 12 12 0 -1") == 7
-    assert proc.parse_parent("12 (a ) R 9 (b) S 7 12 12 0 -1") == 7
 
 
 def test_figures_of_a_live_process_and_of_one_that_is_gone() -> None:
@@ -33,16 +29,28 @@ def test_the_cpu_model_is_the_first_named() -> None:
     assert proc.parse_cpu_model("processor\t: 0\n") == "unknown CPU"
 
 
-def test_descendants_are_found_however_deep() -> None:
-    parents = {1: 0, 10: 1, 11: 10, 12: 10, 13: 12, 20: 1, 21: 20}
-    assert set(proc.descendants(10, parents)) == {10, 11, 12, 13}
-    assert proc.descendants(10, parents)[0] == 10
-    assert proc.descendants(13, parents) == [13]
+def test_a_tree_has_all_descendants_whatever_they_are_called(tmp_path: Path) -> None:
+    name = tmp_path / "a) S 1 (b"
+    name.symlink_to("/bin/sh")
+    shell = [str(name), "-c", "(cat; :); :"]
+    with subprocess.Popen(shell, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(b"all are there")
+        child.stdin.flush()
+        child.stdout.read(1)
+        tree = proc.process_tree(os.getpid())
+        assert tree[0] == os.getpid()
+        names = [Path(f"/proc/{pid}/comm").read_text() for pid in proc.process_tree(child.pid)]
+        assert names == [f"{name.name}\n", f"{name.name}\n", "cat\n"]
+        assert child.pid in tree
 
 
-def test_the_tree_of_this_process_holds_its_child() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        assert set(proc.process_tree(os.getpid())) >= {os.getpid(), child.pid}
+def test_a_process_that_has_ended_is_in_no_tree() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert proc.process_tree(child.pid) == []
+        assert child.pid not in proc.process_tree(os.getpid())
 
 
 def test_cpu_time_is_what_the_process_itself_sees() -> None:
