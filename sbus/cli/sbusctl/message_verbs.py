@@ -293,18 +293,16 @@ def _last_values(
 @json_option
 def whoami(selected: SelectedBus, as_json: bool) -> None:
     """Print the peer credentials that the bus sees: !/cred/GID/UID/PID."""
-    from sbus.cli.terminal.standard_output import write
+    from sbus.cli.terminal.standard_output import write_json, write_line
     from sbus.protocol.text import to_text
 
     with selected.connect() as bus:
         identity = bus.whoami()
     key = to_text(identity.key)
     if as_json:
-        import json  # most verbs start without it
-
-        ids = {"gid": identity.gid, "uid": identity.uid, "pid": identity.pid}
-        key = json.dumps({"key": key, **ids})
-    write(key.encode() + b"\n")
+        write_json({"key": key, "gid": identity.gid, "uid": identity.uid, "pid": identity.pid})
+    else:
+        write_line(key)
 
 
 @verb("sbusctl ping --count 5 --interval 0.2", "sbusctl ping --json --count 5 | tail -n 1")

@@ -46,9 +46,7 @@ def members(
 
 
 def _show(change: "MemberChange", *, as_json: bool, is_watch: bool) -> None:
-    import json
-
-    from sbus.cli.terminal.standard_output import write
+    from sbus.cli.terminal.standard_output import write_json, write_line
 
     member = change.member
     name = member.name.decode()
@@ -62,9 +60,8 @@ def _show(change: "MemberChange", *, as_json: bool, is_watch: bool) -> None:
         }
         if is_watch:
             fields |= {"present": change.reason is None, "reason": change.reason}
-        line = json.dumps(fields)
+        write_json(fields)
     else:
         state = f"  {'there' if change.reason is None else change.reason}" if is_watch else ""
         ids = f"client {member.client}  gid {member.gid}  pid {member.pid}"
-        line = f"{member.uid}/{name}  {ids}{state}"
-    write(line.encode() + b"\n")
+        write_line(f"{member.uid}/{name}  {ids}{state}")

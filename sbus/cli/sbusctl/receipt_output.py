@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from sbus.cli.terminal.standard_output import write, write_json
+from sbus.cli.terminal.standard_output import write_json, write_line
 from sbus.errors import NobodyListens
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ def _show(receipt: "Receipt", *, as_json: bool) -> None:
     if as_json:
         write_json(receipt)
     elif receipt.sent is None:
-        write(b"unknown: a worker of the bus died\n")
+        write_line("unknown: a worker of the bus died")
     else:
-        text = f"sent {receipt.sent}, waiting {receipt.waiting}, lost {receipt.lost}\n"
-        write(text.encode())
+        write_line(f"sent {receipt.sent}, waiting {receipt.waiting}, lost {receipt.lost}")

@@ -4,13 +4,12 @@ A ping is an ordinary message that the client sends to itself. Each has a key of
 late one is not mistaken for the next. Times are of `time.monotonic`, in seconds.
 """
 
-import json
 import math
 import os
 import time
 from dataclasses import dataclass
 
-from sbus.cli.terminal.standard_output import write
+from sbus.cli.terminal.standard_output import write_json, write_line
 from sbus.client.blocking import Connection
 from sbus.protocol.keys import Dialect
 from sbus.protocol.packets import Message
@@ -71,11 +70,11 @@ class RoundTrips:
             lines.append(f"rtt {'/'.join(times)} = {shown} ms")
         return "\n".join(lines)
 
-    def as_json(self, elapsed_seconds: float) -> str:
-        """The summary as an object."""
+    def figures(self, elapsed_seconds: float) -> dict[str, float]:
+        """The summary for programs."""
         times = {f"rtt_ms_{name}": value for name, value in self.times_ms().items()}
         counts = {"sent": self.sent, "received": self.received}
-        return json.dumps({**counts, "elapsed_ms": elapsed_seconds * 1000, **times})
+        return {**counts, "elapsed_ms": elapsed_seconds * 1000, **times}
 
 
 def measure_round_trips(bus: Connection[Message], dialect: Dialect, plan: PingPlan) -> RoundTrips:
@@ -86,7 +85,7 @@ def measure_round_trips(bus: Connection[Message], dialect: Dialect, plan: PingPl
     bus.subscribe(prefix)
     bus.sync(timeout_seconds=plan.timeout_seconds)
     if not plan.as_json:
-        _print(f"PING {address}: {plan.size_bytes} bytes")
+        write_line(f"PING {address}: {plan.size_bytes} bytes")
     began = time.monotonic()
     try:
         while plan.count is None or trips.sent < plan.count:
@@ -95,7 +94,10 @@ def measure_round_trips(bus: Connection[Message], dialect: Dialect, plan: PingPl
             _ping_once(bus, prefix, plan, trips)
     finally:
         elapsed = time.monotonic() - began
-        _print(trips.as_json(elapsed) if plan.as_json else f"\n{trips.describe(address, elapsed)}")
+        if plan.as_json:
+            write_json(trips.figures(elapsed))
+        else:
+            write_line(f"\n{trips.describe(address, elapsed)}")
     return trips
 
 
@@ -112,22 +114,19 @@ def _ping_once(bus: Connection[Message], prefix: bytes, plan: PingPlan, trips: R
     else:
         seconds = time.monotonic() - departure
         trips.add(seconds)
-    _print(_line(plan, trips.sent, seconds))
+    _show(plan, trips.sent, seconds)
 
 
-def _line(plan: PingPlan, number: int, seconds: float | None) -> str:
-    """About one ping; `seconds` is None if it did not come back in time."""
+def _show(plan: PingPlan, number: int, seconds: float | None) -> None:
+    """A line about one ping; `seconds` is None if it did not come back in time."""
     if plan.as_json:
-        return json.dumps({"seq": number, "rtt_ms": None if seconds is None else seconds * 1000})
-    if seconds is None:
-        return f"no answer: seq={number} time>{plan.timeout_seconds:g} s"
-    return f"{plan.size_bytes} bytes: seq={number} time={seconds * 1000:.3f} ms"
+        write_json({"seq": number, "rtt_ms": None if seconds is None else seconds * 1000})
+    elif seconds is None:
+        write_line(f"no answer: seq={number} time>{plan.timeout_seconds:g} s")
+    else:
+        write_line(f"{plan.size_bytes} bytes: seq={number} time={seconds * 1000:.3f} ms")
 
 
 def _receive(bus: Connection[Message], key: bytes, until: float) -> None:
     while bus.receive(timeout_seconds=max(0.0, until - time.monotonic())).key != key:
         pass
-
-
-def _print(text: str) -> None:
-    write(text.encode() + b"\n")

@@ -117,7 +117,7 @@ def version(selected: SelectedBus, as_json: bool) -> None:
     The version may differ from that of this program, which `sbusctl --version` shows. Only an
     administrator sees the settings.
     """
-    from sbus.cli.terminal.standard_output import write
+    from sbus.cli.terminal.standard_output import write_json, write_line
     from sbus.client.admin import AdminError
     from sbus.errors import AddressError
     from sbus.protocol.admin import Version
@@ -129,5 +129,7 @@ def version(selected: SelectedBus, as_json: bool) -> None:
         if is_fault or selected.admin_address is not None:
             raise
         running = selected.me().version
-        text = f'{{"version": "{running}"}}' if as_json else f"sbusd  {running}"
-        write(text.encode() + b"\n")
+        if as_json:
+            write_json({"version": running})
+        else:
+            write_line(f"sbusd  {running}")

@@ -14,8 +14,13 @@ def write(data: bytes) -> None:
         left = left[os.write(OUTPUT, left) :]
 
 
-def write_json(record: msgspec.Struct) -> None:
-    """Write one line in ASCII, which is safe on a terminal as well."""
+def write_line(text: str) -> None:
+    """Write a text and a newline."""
+    write(text.encode() + b"\n")
+
+
+def write_json(record: object) -> None:
+    """Write a struct, or a dict, as one line in ASCII, which is safe on a terminal as well."""
     import json  # most verbs start without it
 
-    write(json.dumps(msgspec.to_builtins(record)).encode() + b"\n")
+    write_line(json.dumps(msgspec.to_builtins(record)))
