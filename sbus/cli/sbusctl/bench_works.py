@@ -72,17 +72,9 @@ class Bench:
 
 
 # -- one at a time ---------------------------------------------------------------------------------
-def latency(bench: Bench) -> WorkResult:
-    """A message is published when the one before has arrived."""
-    return _measure_round_trips(bench, "latency", patterns=0)
-
-
-def subscriptions(bench: Bench) -> WorkResult:
-    """The same beside many subscriptions of the subscriber that do not match."""
-    return _measure_round_trips(bench, "subscriptions", patterns=bench.subscriptions)
-
-
 def _measure_round_trips(bench: Bench, work: str, patterns: int) -> WorkResult:
+    """A message is published when the one before has arrived. The subscriber has so many patterns
+    besides, which do not match."""
     key = bench.new_key()
     with _ready_pair(bench, key) as (publisher, subscriber):
         _subscribe_to_others(bench, subscriber, key, patterns)
@@ -133,17 +125,8 @@ def _times(times: list[float]) -> Times | None:
 
 
 # -- as many as possible ---------------------------------------------------------------------------
-def throughput(bench: Bench) -> WorkResult:
-    """One publisher, one subscriber, and a window between them."""
-    return _measure_stream(bench, "throughput", subscribers=1)
-
-
-def fan_out(bench: Bench) -> WorkResult:
-    """One publisher and many subscribers to the same key."""
-    return _measure_stream(bench, "fan-out", subscribers=bench.clients)
-
-
 def _measure_stream(bench: Bench, work: str, subscribers: int) -> WorkResult:
+    """One publisher, subscribers to the same key, and a window between them."""
     key, plan = bench.new_key(), bench.plan
     payload = bytes(plan.size_bytes)
     published = 0
@@ -175,7 +158,7 @@ def _measure_stream(bench: Bench, work: str, subscribers: int) -> WorkResult:
     )
 
 
-def latency_in_flood(bench: Bench) -> WorkResult:
+def _measure_in_flood(bench: Bench) -> WorkResult:
     """Round trips of two clients while others publish without waiting for their subscriber."""
     key, flooded_key = bench.new_key(), bench.new_key()
     with (
@@ -205,12 +188,15 @@ def latency_in_flood(bench: Bench) -> WorkResult:
 
 
 WORKS: dict[str, Callable[[Bench], WorkResult]] = {
-    "latency": latency,
-    "throughput": throughput,
-    "fan-out": fan_out,
-    "subscriptions": subscriptions,
-    "flood": latency_in_flood,
+    "latency": lambda bench: _measure_round_trips(bench, "latency", 0),
+    "throughput": lambda bench: _measure_stream(bench, "throughput", 1),
+    "fan-out": lambda bench: _measure_stream(bench, "fan-out", bench.clients),
+    "subscriptions": lambda bench: _measure_round_trips(
+        bench, "subscriptions", bench.subscriptions
+    ),
+    "flood": _measure_in_flood,
 }
+"""What each is, the help of `sbusctl bench` says."""
 
 
 # -- the broker's CPU time -------------------------------------------------------------------------
