@@ -14,6 +14,7 @@ MessagePack, the one that has not changed for the longest time first.
 A client with too many waiting requests gets a failure with the text `ask again`.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -30,7 +31,7 @@ _FRAME_BYTES: Final = 512
 """In the packet of a part, all but its values has fewer bytes."""
 _VALUE_FRAME_BYTES: Final = 11
 """At most so many bytes are added to a key and its payload."""
-_DIGITS_MAX: Final = 20
+_HEAD: Final = re.compile(rb"(more|end) ([^ ]*) ([0-9]{1,20}) ([0-9]{1,20}|\?)")
 
 Values = list[tuple[bytes, bytes]]
 
@@ -92,15 +93,10 @@ def _encode(part: Part) -> bytes:
 def parse_part(payload: bytes) -> Part:
     """Raises ProtocolViolation."""
     head, _, rest = payload.partition(NUL)
-    words = head.split(b" ")
-    if len(words) != 4 or words[0] not in (b"more", b"end"):
+    found = _HEAD.fullmatch(head)
+    if found is None:
         raise ProtocolViolation(f"no part of a snapshot: {payload[:64]!r}")
-    state, snapshot, number, missing = words
-    for text in (number, missing):
-        if not (text.isdigit() and len(text) <= _DIGITS_MAX) and text != b"?":
-            raise ProtocolViolation(f"no part of a snapshot: {payload[:64]!r}")
-    if number == b"?":
-        raise ProtocolViolation(f"a part of a snapshot without its number: {payload[:64]!r}")
+    state, snapshot, number, missing = found.groups()
     try:
         values = _decoder.decode(rest)
     except msgspec.DecodeError as error:

@@ -13,12 +13,13 @@ from sbus.cli.sbusctl.shared_options import (
 
 _UPGRADE_SECONDS_MAX = 60.0
 """The bus gives a new program up sooner."""
+_client_argument = click.argument(
+    "client", type=click.IntRange(min=0, max=2**63 - 1), shell_complete=complete_clients
+)
 
 
 @verb("sbusctl kick 4711", "sbusctl kick 4711 --text 'please update your client'")
-@click.argument(
-    "client", type=click.IntRange(min=0, max=2**63 - 1), shell_complete=complete_clients
-)
+@_client_argument
 @click.option("--text", default="", metavar="TEXT", help="Reason to send to the client.")
 @json_option
 def kick(selected: SelectedBus, client: int, text: str, as_json: bool) -> None:
@@ -29,9 +30,7 @@ def kick(selected: SelectedBus, client: int, text: str, as_json: bool) -> None:
 
 
 @verb("sbusctl move 4711 3")
-@click.argument(
-    "client", type=click.IntRange(min=0, max=2**63 - 1), shell_complete=complete_clients
-)
+@_client_argument
 @click.argument("worker", type=click.IntRange(min=0, max=63))
 @json_option
 def move(selected: SelectedBus, client: int, worker: int, as_json: bool) -> None:

@@ -53,20 +53,16 @@ class SelectedBus:
 
     def connect(self, timeout_seconds: float | None = None) -> "Connection[Message]":
         """Connect to the bus; the caller closes it. Raises SbusError."""
-        return self._checked(
-            self._wait_for(
-                lambda: sbus.blocking.connect(
-                    self.address, timeout_seconds=timeout_seconds, **self.link
-                )
+        return self._connect(
+            lambda: sbus.blocking.connect(
+                self.address, timeout_seconds=timeout_seconds, **self.link
             )
         )
 
     def connect_with_losses(self, *, reconnect: bool, sender: bool) -> "Connection[Message | Lost]":
         """Likewise, with losses among the messages."""
         link: LinkOptions = {**self.link, "reconnect": reconnect, "sender": sender}
-        return self._checked(
-            self._wait_for(lambda: sbus.blocking.connect(self.address, losses="report", **link))
-        )
+        return self._connect(lambda: sbus.blocking.connect(self.address, losses="report", **link))
 
     def _wait_for(self, connect: Callable[[], T]) -> T:
         """What `connect` returns, as soon as there is a bus."""
@@ -81,7 +77,9 @@ class SelectedBus:
                     raise
             time.sleep(_LOOK_SECONDS)
 
-    def _checked(self, bus: C) -> C:
+    def _connect(self, connect: Callable[[], C]) -> C:
+        """Likewise, to a bus of the dialect that was chosen."""
+        bus = self._wait_for(connect)
         if self.link["dialect"] == "dot":
             try:
                 _check_dialect(bus)
