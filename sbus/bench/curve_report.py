@@ -8,6 +8,7 @@ from statistics import median
 
 from sbus.bench.curves import CURVES, PACED_PER_SECOND, Case, measure_curves
 from sbus.bench.load import LoadSample
+from sbus.bench.panels import write_picture
 from sbus.bench.report import Result, write_into_page
 from sbus.bench.servers import RunSettings
 from sbus.compiled import STEP
@@ -66,10 +67,9 @@ def update(docs: Path, found: Result) -> None:
     """Write the curves into their page."""
     picture = f"![Each curve: CPU time per delivered message against its parameter]({IMAGE})\n"
     write_into_page(docs / PAGE, SECTION, found, picture)
-    (docs / IMAGE).write_text("\n".join(image(found)) + "\n")
+    write_picture(docs / IMAGE, panels(found), PANEL_WIDTH, PANEL_HEIGHT)
 
 
-PANELS_PER_ROW = 3
 PANEL_WIDTH, PANEL_HEIGHT, MARGIN, LABEL_WIDTH = 320, 210, 40, 90
 COLOURS = {
     "round trip": "#1b9e77",
@@ -80,24 +80,15 @@ COLOURS = {
 Line = list[tuple[int, float]]
 
 
-def image(found: Result) -> Iterator[str]:
-    """A panel for each curve, with both scales logarithmic."""
-    panels: dict[str, dict[str, Line]] = {}
+def panels(found: Result) -> list[list[str]]:
+    """One for each curve, with both scales logarithmic."""
+    curves: dict[str, dict[str, Line]] = {}
     for case, cost, *_ in found.rows:
         point, _, work = case.rpartition(", ")
         name, _, value = point.partition(" ")
-        line = panels.setdefault(name, {}).setdefault(work, [])
+        line = curves.setdefault(name, {}).setdefault(work, [])
         line.append((int(value.replace(",", "")), float(cost)))
-    rows = -(-len(panels) // PANELS_PER_ROW)
-    size = f'width="{PANELS_PER_ROW * PANEL_WIDTH}" height="{rows * PANEL_HEIGHT}"'
-    yield f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="10">'
-    yield '<rect width="100%" height="100%" fill="white"/>'
-    for at, (name, lines) in enumerate(panels.items()):
-        x, y = at % PANELS_PER_ROW * PANEL_WIDTH, at // PANELS_PER_ROW * PANEL_HEIGHT
-        yield f'<g transform="translate({x} {y})">'
-        yield from panel(name, lines)
-        yield "</g>"
-    yield "</svg>"
+    return [list(panel(name, lines)) for name, lines in curves.items()]
 
 
 def panel(name: str, lines: Mapping[str, Line]) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """The curves as an image, and the times of round trips."""
 
-from sbus.bench.curve_report import image, median_trip
+from sbus.bench.curve_report import median_trip, panels
 from sbus.bench.report import Result
 
 
@@ -15,7 +15,8 @@ def result() -> Result:
 
 
 def test_a_line_goes_through_its_points() -> None:
-    (line,) = (line for line in image(result()) if line.startswith("<polyline"))
+    (panel,) = panels(result())
+    (line,) = (line for line in panel if line.startswith("<polyline"))
     assert line.count(",") == 2
 
 
