@@ -11,7 +11,7 @@ from itertools import count, islice
 
 import pytest
 
-from tests.support.block_scene import HARD, SIZE, SOFT, SPREAD, Scene, Scenes, numbered, receive_all
+from tests.support.block_scene import HARD, SIZE, SOFT, Scene, Scenes, numbered, receive_all
 from tests.support.flood import (
     ask,
     assert_held,
@@ -24,25 +24,6 @@ from tests.support.flood import (
 )
 from tests.support.raw_client import RawClient
 from tests.support.threads import Task
-
-
-@pytest.fixture(scope="module")
-def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scenes]:
-    made = Scenes(tmp_path_factory.mktemp("block"))
-    yield made
-    made.close()
-
-
-@pytest.fixture(params=SPREAD, ids=[f"{workers}-{place}" for workers, place in SPREAD])
-def scene(request: pytest.FixtureRequest, scenes: Scenes) -> Iterator[Scene]:
-    with scenes.scene(*request.param) as made:
-        yield made
-
-
-@pytest.fixture(params=[(1, 0), (2, 1)], ids=["same worker", "other worker"])
-def small_scene(request: pytest.FixtureRequest, scenes: Scenes) -> Iterator[Scene]:
-    with scenes.scene(*request.param) as made:
-        yield made
 
 
 # -- who is held back ------------------------------------------------------------------------------

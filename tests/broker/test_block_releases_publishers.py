@@ -6,7 +6,6 @@ or has left in any way (PROTOCOL, "A slow client"). Its user's held time is neve
 
 import os
 import signal
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -18,9 +17,7 @@ from tests.support.block_scene import (
     OPTIONS,
     SIZE,
     SOFT,
-    SPREAD,
     Scene,
-    Scenes,
     numbered,
     receive_all,
     scene_on,
@@ -38,25 +35,6 @@ from tests.support.flood import (
 from tests.support.processes import clients_on_each, worker_pids
 from tests.support.reader_process import reader_process
 from tests.support.threads import wait_until
-
-
-@pytest.fixture(scope="module")
-def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scenes]:
-    made = Scenes(tmp_path_factory.mktemp("block"))
-    yield made
-    made.close()
-
-
-@pytest.fixture(params=SPREAD, ids=[f"{workers}-{place}" for workers, place in SPREAD])
-def scene(request: pytest.FixtureRequest, scenes: Scenes) -> Iterator[Scene]:
-    with scenes.scene(*request.param) as made:
-        yield made
-
-
-@pytest.fixture(params=[(1, 0), (2, 1)], ids=["same worker", "other worker"])
-def small_scene(request: pytest.FixtureRequest, scenes: Scenes) -> Iterator[Scene]:
-    with scenes.scene(*request.param) as made:
-        yield made
 
 
 def account(received: list[bytes]) -> int:

@@ -45,13 +45,6 @@ def bus(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         yield running
 
 
-@pytest.fixture(scope="module")
-def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scenes]:
-    made = Scenes(tmp_path_factory.mktemp("block"))
-    yield made
-    made.close()
-
-
 def recipients_of(clients: list[RawClient]) -> Counter[bytes]:
     """How many of these clients have received each message, by payload; all are published."""
     received: Counter[bytes] = Counter()
