@@ -21,6 +21,7 @@ from tests.support.flood import LOST, message
 from tests.support.processes import fork_server_pid, kill_at_once, several_clients
 from tests.support.raw_client import PACKET_BYTES_MAX, RawClient
 from tests.support.six_messages import OPTIONS, SIX, Flood
+from tests.support.subscriptions import assert_each_counts, assert_subscribed, subscribe
 from tests.support.threads import meanwhile, wait_until
 from tests.support.upgrades import serving_pid, upgrade
 from tests.support.users import STRANGER, directory_for_everybody, effective_user, needs_root
@@ -86,36 +87,13 @@ def test_connections_and_subscriptions_go_on(
     with ExitStack() as stack:
         with manager.bus() as bus:
             clients = stack.enter_context(several_clients(bus, 4))
-            for number, client in enumerate(clients):
-                for pattern in (b"a/*", b"a/*", b"own/%d" % number, b"!/cred////secret"):
-                    client.sub(pattern)
-            own = [client.whoami() for client in clients]
+            own = subscribe(clients)
             manager.wait_until_stored(len(clients))
             end_bus(bus, end)
         bus = stack.enter_context(manager.bus())
         assert [client.whoami() for client in clients] == own
-        clients[0].pub(b"a/x", b"1")
-        for number in range(len(clients)):
-            clients[0].pub(b"own/%d" % number, b"2")
-        clients[0].pub(b"%b/secret" % own[0], b"3")
-        for number, client in enumerate(clients):
-            expected = [
-                b"MSG a/x\x001",
-                b"MSG own/%d\x002" % number,
-                b"MSG %b/secret\x003" % own[0],
-            ]
-            assert [client.receive() for _ in expected] == expected
-        for client in clients:
-            client.unsub(b"a/*")
-            client.sync()
-        clients[0].pub(b"a/x", b"once")
-        for client in clients:
-            assert client.receive() == b"MSG a/x\0once"
-            client.unsub(b"a/*")
-            client.sync()
-        clients[0].pub(b"a/x", b"nobody")
-        for client in clients:
-            assert client.sync() == []
+        assert_subscribed(clients, own)
+        assert_each_counts(clients)
         with bus.connect() as new, administer(bus) as admin:
             assert new.whoami()
             numbers = [listed["client"] for listed in admin.ask("clients")["clients"]]

@@ -33,6 +33,7 @@ from tests.support.flood import LOST, ask, message, send_until_held, wait_until_
 from tests.support.processes import clients_on_each, several_clients, worker_pids
 from tests.support.raw_client import RawClient
 from tests.support.six_messages import OPTIONS, SIX, Flood, in_order
+from tests.support.subscriptions import assert_each_counts, assert_subscribed, subscribe
 from tests.support.threads import wait_until
 from tests.support.traffic import Stream, flowing
 from tests.support.upgrades import (
@@ -76,32 +77,11 @@ def flooded(directory: Path) -> Iterator[tuple[ChangingBus, Flood]]:
 def test_subscriptions_go_on(changing: ChangingBus, workers: int) -> None:
     changing.set_workers(workers)
     with several_clients(changing.bus, 4) as clients:
-        for number, client in enumerate(clients):
-            for pattern in (b"a/*", b"a/*", b"own/%d" % number, b"!/cred////secret"):
-                client.sub(pattern)
-        own = [client.whoami() for client in clients]
+        own = subscribe(clients)
         for _ in range(2):
             assert upgrade(changing.bus)["clients"] == len(clients)
-            clients[0].pub(b"a/x", b"1")
-            for number, credentials in enumerate(own):
-                clients[0].pub(b"own/%d" % number, b"2")
-                clients[0].pub(b"%b/secret" % credentials, b"3")
-            secrets = [b"MSG %b/secret\x003" % credentials for credentials in own]
-            for number, client in enumerate(clients):
-                expected = [b"MSG a/x\x001", *secrets]
-                expected.insert(1 + number, b"MSG own/%d\x002" % number)
-                assert [client.receive() for _ in expected] == expected
-        for client in clients:
-            client.unsub(b"a/*")
-            client.sync()
-        clients[0].pub(b"a/x", b"once")
-        for client in clients:
-            assert client.receive() == b"MSG a/x\0once"
-            client.unsub(b"a/*")
-            client.sync()
-        clients[0].pub(b"a/x", b"nobody")
-        for client in clients:
-            assert client.sync() == []
+            assert_subscribed(clients, own)
+        assert_each_counts(clients)
 
 
 def test_fewer_workers_do_not_take_over_if_they_may_not_watch_as_many_processes(
