@@ -4,7 +4,6 @@ import os
 import secrets
 import socket
 import stat
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,9 @@ from sbus.unix.address import admin_address, parse_address
 from tests.support.admin import Admin
 from tests.support.bus import (
     SBUSD,
-    START_SECONDS_MAX,
     bus_of,
+    refusal,
     running_bus,
-    sbusd_environment,
     stop,
 )
 from tests.support.users import STRANGER, as_user, directory_for_everybody, needs_root
@@ -33,16 +31,7 @@ def is_administered_at(address: str | bytes) -> bool:
 
 def failure(*arguments: str) -> str:
     """What sbusd says when it cannot start."""
-    done = subprocess.run(
-        [*SBUSD, "-f", *arguments],
-        env=sbusd_environment(),
-        capture_output=True,
-        timeout=START_SECONDS_MAX,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert done.stderr.count(b"\n") == 1
-    return done.stderr.decode()
+    return refusal(*SBUSD, "-f", *arguments)
 
 
 def test_by_default_it_is_beside_the_bus_and_only_for_its_owner(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from tests.support.bus import (
     STOP_SECONDS_MAX,
     bus_of,
     kill_tree,
+    refusal,
     running_bus,
     sbusd_environment,
     stop,
@@ -287,22 +288,13 @@ os.execv(command[0], command)
 """What a service manager does, for sockets that systemd-socket-activate cannot make."""
 
 
-def refusal(passed: Mapping[str, socket.socket | None], *options: str) -> str:
+def refusal_of(passed: Mapping[str, socket.socket | None], *options: str) -> str:
     """What sbusd says to a service manager that passes these sockets, by their names; None is
     announced and not there."""
     numbers = [sock.fileno() for sock in passed.values() if sock is not None]
-    arguments = [":".join(passed), ",".join(map(str, numbers)), *SBUSD, "-f", *options]
-    done = subprocess.run(
-        [sys.executable, "-c", PASS_DOWN, *arguments],
-        pass_fds=numbers,
-        env=sbusd_environment(),
-        capture_output=True,
-        timeout=START_SECONDS_MAX,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert done.stderr.count(b"\n") == 1
-    return done.stderr.decode()
+    announced = (":".join(passed), ",".join(map(str, numbers)))
+    command = (sys.executable, "-c", PASS_DOWN, *announced, *SBUSD, "-f", *options)
+    return refusal(*command, pass_fds=numbers)
 
 
 @pytest.fixture
@@ -319,11 +311,13 @@ def sockets(tmp_path: Path) -> Iterator[list[socket.socket]]:
 
 def test_unusable_sockets_are_one_clear_error(sockets: list[socket.socket]) -> None:
     packets, more_packets, stream = sockets
-    assert "not a UNIX socket for sequenced packets" in refusal({"bus": stream})
-    assert "not a UNIX socket for sequenced packets" in refusal({"bus": packets, "admin": stream})
-    assert "named: bus, metrics;" in refusal({"bus": packets, "metrics": more_packets})
-    assert "named: admin;" in refusal({"admin": packets})
-    both = refusal({"bus": packets, "admin": more_packets}, "--admin-address", "/run/other")
+    assert "not a UNIX socket for sequenced packets" in refusal_of({"bus": stream})
+    assert "not a UNIX socket for sequenced packets" in refusal_of(
+        {"bus": packets, "admin": stream}
+    )
+    assert "named: bus, metrics;" in refusal_of({"bus": packets, "metrics": more_packets})
+    assert "named: admin;" in refusal_of({"admin": packets})
+    both = refusal_of({"bus": packets, "admin": more_packets}, "--admin-address", "/run/other")
     assert "leave one of them out" in both
 
 
@@ -342,5 +336,5 @@ def test_a_socket_that_is_announced_and_not_passed_is_one_clear_error(tmp_path: 
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.bind(str(tmp_path / "bus"))
         sock.listen()
-        said = refusal({"bus": sock, "admin": None})
+        said = refusal_of({"bus": sock, "admin": None})
     assert "passes /dev/fd/4, which is not open" in said

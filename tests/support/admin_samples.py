@@ -18,6 +18,7 @@ from sbus.protocol.admin_results import (
     SubscriptionReport,
     Traffic,
     UserReport,
+    VersionResult,
     WorkerReport,
 )
 
@@ -113,6 +114,21 @@ def stats(**changes: Any) -> StatsResult:
         ],
     }
     return StatsResult(**{**figures, **changes})
+
+
+def version(**changes: Any) -> VersionResult:
+    figures: dict[str, Any] = {
+        "version": "9.8.7",
+        "protocol": 1,
+        "python": "3.13",
+        "step": "python",
+        "address": "/run/sbus.socket",
+        "dialect": "slash",
+        "workers": 8,
+        "pid": 77,
+        "started_at": 99.5,
+    }
+    return VersionResult(**{**figures, **changes})
 
 
 def longest(process: str, operation: str, seconds: float, cpu_seconds: float) -> LongestOperation:

@@ -147,6 +147,21 @@ def bus_of(
         kill_tree(process)
 
 
+def refusal(*command: str, pass_fds: Sequence[int] = ()) -> str:
+    """The line that a bus prints which cannot start."""
+    done = subprocess.run(
+        command,
+        pass_fds=pass_fds,
+        env=sbusd_environment(),
+        capture_output=True,
+        timeout=START_SECONDS_MAX,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.count(b"\n") == 1
+    return done.stderr.decode()
+
+
 def slow_operations(bus: Bus) -> list[str]:
     """The lines of the log about operations that needed more CPU time than they may."""
     return [

@@ -21,7 +21,7 @@ from sbus.cli.metrics.textfile import replace_file, write_textfile
 from sbus.cli.sbusctl.metrics_verb import metrics
 from sbus.errors import AddressError, ConfigurationError
 from sbus.limits import Limits
-from sbus.protocol.admin_results import UsersResult, VersionResult
+from sbus.protocol.admin_results import UsersResult
 from tests.support import admin_samples as sample
 from tests.support.fake_admin import FakeAdmin
 
@@ -32,17 +32,7 @@ STATS = sample.stats(
     table=None,
     workers=[sample.worker(0, clients=7), sample.worker(1, state="silent", deaths=2)],
 )
-VERSION = VersionResult(
-    version="9.8.7",
-    protocol=1,
-    python="3.13",
-    step="python",
-    address='/run/x"y',
-    dialect="slash",
-    workers=2,
-    pid=1,
-    started_at=99.5,
-)
+VERSION = sample.version(address='/run/x"y')
 UIDS = [0, 3_000_000_001, 3_000_000_002, 3_000_000_003]
 """Root, and users without names."""
 

@@ -27,7 +27,6 @@ from sbus.protocol.admin_results import (
     ReloadResult,
     SubsResult,
     UsersResult,
-    VersionResult,
     WorkersResult,
 )
 from tests.support import admin_samples as sample
@@ -48,17 +47,6 @@ EXPLAINED = ExplainResult(
     stalled_count=0,
     unanswered=[],
 )
-VERSION = VersionResult(
-    version="1",
-    protocol=1,
-    python="3",
-    step="python",
-    address="/a",
-    dialect="slash",
-    workers=1,
-    pid=1,
-    started_at=1.0,
-)
 ANSWERS: dict[str, Any] = {
     "stats": sample.stats(),
     "workers": WorkersResult([sample.worker()]),
@@ -71,7 +59,7 @@ ANSWERS: dict[str, Any] = {
     "limit": LimitResult(0, Limits().user, Limits(user_connections_max=5).user),
     "reload": ReloadResult(["rules", "limits.log_bytes"], ["bus.workers"]),
     "drain": DrainResult(3),
-    "version": VERSION,
+    "version": sample.version(),
 }
 COMMANDS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "stats": (("stats",), {}),
