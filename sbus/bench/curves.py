@@ -19,7 +19,6 @@ from sbus.bench import BenchmarkFailed, load
 from sbus.bench.load import LoadSample, Work
 from sbus.bench.servers import RunSettings, Server
 from sbus.bench.traffic import (
-    NO_BYSTANDERS,
     REPLY_BYTES_MAX,
     REPLY_SECONDS_MAX,
     Bystanders,
@@ -101,7 +100,7 @@ class Bus:
 
     workers: int = 1
     payload_bytes: int = PAYLOAD_BYTES
-    bystanders: Bystanders = NO_BYSTANDERS
+    bystanders: Bystanders = field(default_factory=lambda: Bystanders(clients=0))
     changes: Changes = field(default_factory=Changes)
     route_cache: bool = True
 
@@ -119,10 +118,6 @@ class Curve:
     works: Sequence[str] = ("round trip", "saturated")
 
 
-def idle(clients: int) -> Bystanders:
-    return Bystanders(clients=clients, patterns_per_client=0, wildcards=False)
-
-
 def wildcards(patterns: int) -> Bystanders:
     each = -(-patterns // SUBSCRIBING_CLIENTS)
     return Bystanders(clients=SUBSCRIBING_CLIENTS, patterns_per_client=each, wildcards=True)
@@ -132,7 +127,7 @@ SUBSCRIPTIONS = (100, 1_000, 10_000, 50_000, 200_000)
 CHANGES = (0, 10, 100, 1_000)
 CURVES = {
     "workers": Curve((1, 2, 4, 8, 16), lambda n: Bus(workers=n), tuple(WORKS)),
-    "clients": Curve((10, 100, 1_000, 10_000), lambda n: Bus(bystanders=idle(n))),
+    "clients": Curve((10, 100, 1_000, 10_000), lambda n: Bus(bystanders=Bystanders(clients=n))),
     "subscriptions": Curve(SUBSCRIPTIONS, lambda n: Bus(bystanders=wildcards(n))),
     "misses": Curve(
         SUBSCRIPTIONS,

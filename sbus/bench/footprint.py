@@ -30,9 +30,6 @@ class Crowd:
     clients: int = 1_000
     patterns: int = 20_000
 
-    def idle_clients(self) -> Bystanders:
-        return Bystanders(clients=self.clients, patterns_per_client=0, wildcards=False)
-
     def subscribers(self, *, wildcards: bool) -> Bystanders:
         each = self.patterns // SUBSCRIBERS
         return Bystanders(clients=SUBSCRIBERS, patterns_per_client=each, wildcards=wildcards)
@@ -110,16 +107,15 @@ def measure(
     start: Start, crowd: Crowd, workers: int, seconds: float, *, wildcards: bool
 ) -> Footprint:
     """Start a bus, and measure it with one thing after the other."""
-    first = Bystanders(clients=workers, patterns_per_client=0, wildcards=False)
     subscribers = crowd.subscribers(wildcards=wildcards)
     began_at = time.monotonic()
     with start() as server:
         ready_seconds = time.monotonic() - began_at
         idle_bytes = settled_bytes(server)
         wake_ups_per_second = wake_ups(server, seconds)
-        with first.connected(server.address):
+        with Bystanders(clients=workers).connected(server.address):
             serving_bytes = settled_bytes(server)
-            with crowd.idle_clients().connected(server.address):
+            with Bystanders(clients=crowd.clients).connected(server.address):
                 crowded_bytes = settled_bytes(server)
                 with subscribers.connected(server.address):
                     subscribed_bytes = settled_bytes(server)

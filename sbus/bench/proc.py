@@ -30,13 +30,7 @@ class Machine:
     python: str
     load_average: float
 
-    def lines(self) -> list[str]:
-        return [
-            f"machine  {self.cpu_model}, {self.cores} cores, load {self.load_average:.2f}",
-            f"kernel   {self.kernel}, Python {self.python}",
-        ]
-
-    def sentence(self) -> str:
+    def __str__(self) -> str:
         return (
             f"{self.cpu_model}, {self.cores} cores, load {self.load_average:.2f}, "
             f"Linux {self.kernel}, Python {self.python}"

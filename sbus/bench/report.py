@@ -29,8 +29,10 @@ class Result:
 
     def as_text(self) -> str:
         settings = "  ".join(f"{name}={value}" for name, value in self.settings.items())
-        lines = textwrap.wrap(settings, 78, break_long_words=False, break_on_hyphens=False)
-        head = [self.name, *self.machine.lines(), *lines, ""]
+        head = [
+            textwrap.fill(text, 78, break_long_words=False, break_on_hyphens=False)
+            for text in (self.name, str(self.machine), settings, "")
+        ]
         tail = ["", *self.notes] if self.notes else []
         return "\n".join([*head, *table(self.columns, self.rows), *tail])
 
@@ -47,7 +49,7 @@ def write_into_page(page: Path, section: str, result: Result, *more: str) -> Non
     """Write a result between two marks, in Markdown, with `more` ahead of its table."""
     settings = ", ".join(f"{name.replace('_', ' ')} {v}" for name, v in result.settings.items())
     lines = [
-        f"{result.machine.sentence()}; {settings}.\n",
+        f"{result.machine}; {settings}.\n",
         *more,
         *markdown_table(result.columns, result.rows),
         "\n```",

@@ -25,8 +25,8 @@ class Bystanders:
     """
 
     clients: int
-    patterns_per_client: int
-    wildcards: bool
+    patterns_per_client: int = 0
+    wildcards: bool = False
 
     def patterns(self, client: int) -> list[bytes]:
         """Of one client; all patterns are different."""
@@ -53,9 +53,6 @@ class Bystanders:
                 if not reply.startswith(b"CMSG !/cred/whoami\0"):
                     raise BenchmarkFailed(f"a bystander got {reply!r}, not a reply to whoami")
             yield
-
-
-NO_BYSTANDERS = Bystanders(clients=0, patterns_per_client=0, wildcards=False)
 
 
 def allow_descriptors(count: int) -> None:

@@ -64,8 +64,3 @@ def test_cpu_time_of_a_process_that_is_gone_is_a_failure() -> None:
         child.wait()
     with pytest.raises(BenchmarkFailed, match=str(child.pid)):
         proc.run_time_ns(child.pid)
-
-
-def test_the_machine_is_told_in_lines_of_its_own() -> None:
-    lines = proc.Machine("CPU", 4, "6.1", "3.11.7", 0.5).lines()
-    assert lines == ["machine  CPU, 4 cores, load 0.50", "kernel   6.1, Python 3.11.7"]

@@ -35,7 +35,7 @@ def test_a_table_is_aligned_under_its_headings() -> None:
 def test_the_text_begins_with_the_machine_and_ends_with_the_notes() -> None:
     lines = result().as_text().splitlines()
     assert lines[0] == "fan-out"
-    assert lines[1].startswith("machine  CPU")
+    assert lines[1].startswith("CPU, 2 cores")
     assert lines[-1] == "a note"
     assert "relay  1.20" in lines
 
