@@ -1,25 +1,31 @@
-"""Staged rows and the ledger, in a directory and in a file system of another kind."""
+"""Staged rows and the ledger, in a directory and in object storage."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyarrow import fs
 
-from sbus.pipeline.spark import staging
 from sbus.pipeline.spark.publication import ROWS
 from sbus.pipeline.spark.staging import Ledger, Staging
+from tests.support.object_storage import BUCKET, object_storage
 
 
-@pytest.fixture(params=["directory", "elsewhere"])
-def place(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Staging:
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    log = tmp_path_factory.mktemp("storage") / "log"
+    with object_storage(log) as environment, pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture(params=["directory", "object storage"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Staging:
     if request.param == "directory":
         return Staging(str(tmp_path / "checkpoint"))
-    elsewhere = fs._MockFileSystem()
-    monkeypatch.setattr(staging, "file_system", lambda uri: (elsewhere, uri.partition("//")[2]))
-    return Staging("mock://bucket/checkpoint")
+    request.getfixturevalue("storage")
+    return Staging(f"s3://{BUCKET}/{tmp_path.name}/checkpoint")
 
 
 def batch(*payloads: bytes) -> pa.RecordBatch:
