@@ -33,6 +33,8 @@ _LOCAL_DEFAULTS = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    # Several tasks for each processor in a scan, so that none is idle while others still scan.
+    "spark.sql.files.minPartitionNum": str(4 * (os.cpu_count() or 2)),
     # One task for each processor behind a shuffle; the default of 200 is for clusters.
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
 }
