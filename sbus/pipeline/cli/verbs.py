@@ -132,7 +132,8 @@ def anomalies(run: JobRun, **options: Any) -> None:
     """When a prefix had more or fewer messages than usual: from when to when, and how many."""
     from sbus.pipeline.jobs.anomalies import anomalies
 
-    run.answer(anomalies, "messages", hidden=("usual", "spread", "score", "why"), **options)
+    hidden = ("usual", "spread", "score", "why")
+    run.answer(anomalies, "messages", hidden=hidden, at_once=True, **options)
 
 
 @click.command()

@@ -6,15 +6,17 @@ recording covers only in part, are left out, and so are prefixes with fewer than
 windows.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.window import Window
 
 from sbus.pipeline.jobs import columns
-from sbus.pipeline.jobs.incidents import SCORE_MIN, Counts, Incident, incidents
+from sbus.pipeline.jobs.incidents import SCORE_MIN, Incident, incidents
 
 WINDOWS_MIN = 8
 _FOUND = pa.schema(
@@ -34,67 +36,57 @@ def anomalies(
     window_seconds: float = 60.0,
     score_min: float = SCORE_MIN,
     separator: str = columns.SEPARATOR,
+    at_once: bool = False,
 ) -> DataFrame:
     """host, prefix, start, end, messages, expected (in all of its windows), usual, spread (in one),
     score (negative: fewer than usual), why (a sentence): an incident a row, the highest scores
-    first."""
+    first. `at_once` counts now and compares in this process, which is sooner than to have Spark
+    start one."""
     window_us = columns.microseconds(window_seconds)
-
-    def of_prefix(counted: pa.Table) -> pa.Table:
-        host, prefix = counted["host"][0].as_py(), counted["prefix"][0].as_py()
-        begin_us, counts = every_window(counted, window_us)
-        enough = len(counts) >= WINDOWS_MIN
-        found = incidents(counts, score_min) if enough else []
-        rows = [_row(incident, begin_us, window_us) for incident in found]
-        return pa.Table.from_pylist(
-            [{"host": host, "prefix": prefix, **row} for row in rows], schema=_FOUND
-        )
-
-    return (
-        _counted(messages, depth, window_us, separator)
-        .groupBy("host", "prefix")
-        .applyInArrow(of_prefix, from_arrow_schema(_FOUND))
-        .select(
-            *("host", "prefix"),
-            *(F.timestamp_micros(f"{name}_us").alias(name) for name in ("start", "end")),
-            *("messages", "expected", "usual", "spread", "score", "why"),
-        )
-        .orderBy(F.desc(F.abs("score")), "host", "prefix", "start")
-    )
-
-
-def _counted(messages: DataFrame, depth: int, window_us: int, separator: str) -> DataFrame:
-    """host, prefix, start_us, messages of each window with messages; and first_us, last_us, the
-    times of the host's first and last message."""
     time_us = F.unix_micros("timestamp")
-    of_host = Window.partitionBy("host")
-    return (
+    counted = (
         messages.where(columns.is_message())
         .groupBy(
             "host",
             columns.prefix(depth, separator).alias("prefix"),
             (time_us - F.pmod(time_us, F.lit(window_us))).alias("start_us"),
         )
-        .agg(
-            F.count("*").alias("messages"),
-            F.min(time_us).alias("first_us"),
-            F.max(time_us).alias("last_us"),
-        )
-        .withColumn("first_us", F.min("first_us").over(of_host))
-        .withColumn("last_us", F.max("last_us").over(of_host))
+        .agg(F.count("*").alias("messages"))
     )
 
+    def of_host(own: pa.Table) -> pa.Table:
+        return pa.Table.from_pylist([*_of_host(own, window_us, score_min)], _FOUND)
 
-def every_window(counted: pa.Table, window_us: int) -> tuple[int, Counts]:
-    """The start of the first whole window of the host's recording, and the counts of all of them;
-    of the rows of one prefix in `_counted`."""
-    begin_us = -(-counted["first_us"][0].as_py() // window_us) * window_us
-    windows = (counted["last_us"][0].as_py() + 1 - begin_us) // window_us
-    counts = np.zeros(max(0, windows), np.int64)
-    places = (counted["start_us"].to_numpy() - begin_us) // window_us
-    whole = (places >= 0) & (places < windows)
-    counts[places[whole]] = counted["messages"].to_numpy()[whole]
-    return begin_us, counts
+    schema = from_arrow_schema(_FOUND)
+    if at_once:
+        counts = counted.toArrow()
+        hosts = counts["host"].unique()
+        tables = [of_host(counts.filter(pc.equal(counts["host"], host))) for host in hosts]
+        everything = pa.concat_tables([_FOUND.empty_table(), *tables])
+        found = messages.sparkSession.createDataFrame(everything, schema)
+    else:
+        found = counted.groupBy("host").applyInArrow(of_host, schema)
+    return found.select(
+        *("host", "prefix"),
+        *(F.timestamp_micros(f"{name}_us").alias(name) for name in ("start", "end")),
+        *("messages", "expected", "usual", "spread", "score", "why"),
+    ).orderBy(F.desc(F.abs("score")), "host", "prefix", "start")
+
+
+def _of_host(counted: pa.Table, window_us: int, score_min: float) -> Iterator[dict[str, object]]:
+    """The incidents in a host's prefix, start_us, messages of each window with messages."""
+    first_us, last_us = pc.min_max(counted["start_us"]).as_py().values()
+    windows = (last_us - first_us) // window_us + 1
+    if windows - 2 < WINDOWS_MIN:
+        return
+    host = counted["host"][0].as_py()
+    by_prefix = counted.group_by("prefix").aggregate([("start_us", "list"), ("messages", "list")])
+    for prefix, starts_us, messages in zip(*by_prefix.itercolumns(), strict=True):
+        counts = np.zeros(windows, np.int64)
+        counts[(starts_us.values.to_numpy() - first_us) // window_us] = messages.values.to_numpy()
+        for incident in incidents(counts[1:-1], score_min):
+            named = {"host": host, "prefix": prefix.as_py()}
+            yield named | _row(incident, first_us + window_us, window_us)
 
 
 def _row(incident: Incident, begin_us: int, window_us: int) -> dict[str, object]:

@@ -207,18 +207,15 @@ def percentile(ordered: Sequence[float], part: float) -> float:
 def series(
     messages: Iterable[Message], depth: int, window_us: int
 ) -> dict[tuple[str, str], tuple[int, list[int]]]:
-    """(host, prefix): the start of the first whole window, and the counts of all whole windows."""
+    """(host, prefix): the start of the second window, and the counts of all but the first and the
+    last."""
     by_host: dict[str, list[Message]] = defaultdict(list)
     for message in said(messages):
         by_host[message.host].append(message)
     found = {}
     for host, own in by_host.items():
-        first, last = min(m.time_us for m in own), max(m.time_us for m in own)
-        starts = [
-            start
-            for start in range(first // window_us * window_us, last + 1, window_us)
-            if start >= first and start + window_us <= last + 1
-        ]
+        every = {m.time_us // window_us * window_us for m in own}
+        starts = range(min(every) + window_us, max(every), window_us)
         counts = Counter((prefix(m.key, depth), m.time_us // window_us * window_us) for m in own)
         for name in {name for name, _ in counts}:
             found[host, name] = (min(starts, default=0), [counts[name, start] for start in starts])

@@ -140,7 +140,7 @@ def test_results_equal_the_oracles_for_any_messages(
         assert keyed(found, 2) == oracles.losses(rows, 4 * SECOND_US)
         expected = oracles.anomalies(rows, 1, SECOND_US, 1.0, WINDOWS_MIN)
         found = answer(
-            anomalies(messages, depth=1, window_seconds=1, score_min=1.0),
+            anomalies(messages, depth=1, window_seconds=1, score_min=1.0, at_once=True),
             *("host", "prefix", "start", "end", "messages", "score"),
         )
         assert keyed(found, 4) == {k: (n, pytest.approx(s)) for k, (n, s) in expected.items()}
