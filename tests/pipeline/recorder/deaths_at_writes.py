@@ -1,4 +1,5 @@
-"""A recorder dies before each of its writes: `python -m tests.pipeline.recorder.deaths_at_writes`.
+"""A recorder dies before each of its writes:
+`python -m tests.pipeline.recorder.deaths_at_writes --jobs 2`.
 
 In each run a recorder continues a recording, seals it to its Delta table, and drops, compacts and
 deletes files. A preloaded library kills it instead of one of the calls that change files, those of
@@ -8,12 +9,15 @@ does that was not killed, without a file too many.
 """
 
 import argparse
+import importlib
 import os
 import shutil
 import sys
 import tempfile
 from datetime import timedelta
 from functools import partial
+from itertools import count, islice
+from multiprocessing import get_context
 from pathlib import Path
 
 from deltalake import DeltaTable
@@ -44,6 +48,8 @@ OLD_ROWS = 2
 """Of the first segment file, which is too old after a day."""
 RECORDED_ROWS = 7
 RUN_ROWS = 2
+LOADED_WHEN_USED = ("deltalake.fs.fs_handler", "pandas", "pyarrow.dataset")
+"""Modules that a child would otherwise load, which took most of its time."""
 KEEP = Retention(seconds=DAY_US / 1e6, bytes=None, grace_hours=0)
 
 
@@ -94,8 +100,9 @@ def check_mended(directory: Path) -> None:
     assert len(list(directory.glob("*/hot/messages-*"))) == 2, "only the one that is written"
 
 
-def run_once(prepared: Path, directory: Path, call: int) -> bool:
+def run_once(prepared: Path, call: int) -> bool:
     """Kill a recorder instead of this call, and check what is left. False: it made fewer calls."""
+    directory = prepared.with_name(f"{call}")
     shutil.copytree(prepared, directory)
     has_died = dies_at(call, partial(run, directory))
     for then in (check, check_mended):
@@ -104,13 +111,17 @@ def run_once(prepared: Path, directory: Path, call: int) -> bool:
     return has_died
 
 
-def run_all(directory: Path, first: int, step: int) -> int:
-    """Run with a death at every `step`-th call; returns how many deaths there were."""
+def run_all(directory: Path, first: int, step: int, jobs: int) -> int:
+    """Run with a death at every `step`-th call, in so many runs at a time; returns how many deaths
+    there were."""
     prepared = directory / "prepared"
     assert in_child(partial(prepare, prepared)) == 0
-    deaths = 0
-    while run_once(prepared, directory / "recording", first + step * deaths):
-        deaths += 1
+    for module in LOADED_WHEN_USED:
+        importlib.import_module(module)
+    calls, deaths = count(first, step), 0
+    with get_context("fork").Pool(jobs) as pool:
+        while died := sum(pool.map(partial(run_once, prepared), islice(calls, jobs))):
+            deaths += died
     return deaths
 
 
@@ -118,6 +129,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--first", type=int, default=1, help="the first of the calls")
     parser.add_argument("--step", type=int, default=1, help="from one of them to the next")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
     options = parser.parse_args()
     if not is_preloaded():
         return preloaded(MODULE, sys.argv[1:])
