@@ -394,8 +394,8 @@ def test_a_later_minor_version_takes_over(changing: ChangingBus) -> None:
 
 
 CRASHES = {
-    "while it prepares": "sbus.broker.worker.snapshots:ClientSnapshots.prepare",
-    "while it restores": "sbus.broker.worker.snapshots:ClientSnapshots._restore",
+    "while it prepares": "sbus.broker.worker.snapshot_restorer:SnapshotRestorer.prepare",
+    "while it restores": "sbus.broker.worker.snapshot_restorer:SnapshotRestorer._restore",
     "before it has adopted": "sbus.broker.front.client_restorer:ClientRestorer.forget_missing",
 }
 

@@ -87,7 +87,7 @@ class CommandHandler:
 
     def go_on(self, now: float) -> float:
         """Go on with the commands that take time; returns the seconds until the next call."""
-        return min(self._moves.hand_over_rested(now), self._moves.snapshots.go_on())
+        return min(self._moves.hand_over_rested(now), self._moves.snapshots.command.go_on())
 
     def _carry_out(self, command: protocol.WorkerCommand, fds: list[int]) -> None:
         match command:
@@ -106,19 +106,19 @@ class CommandHandler:
             case protocol.CallOffMove():
                 self._moves.call_off(command.client)
             case protocol.RecordClients():
-                self._moves.snapshots.record(command, fds[0])
+                self._moves.snapshots.writer.record(command, fds[0])
             case protocol.Freeze():
                 self._moves.snapshots.freeze(command)
             case protocol.Thaw():
                 self._moves.snapshots.thaw()
             case protocol.MapRecords():
-                self._moves.snapshots.map_records(fds[0])
+                self._moves.snapshots.restorer.map_records(fds[0])
             case protocol.PrepareRecorded():
-                self._moves.snapshots.prepare(command, fds[0])
+                self._moves.snapshots.restorer.prepare(command, fds[0])
             case protocol.ReportPrepared():
-                self._moves.snapshots.report_prepared(command)
+                self._moves.snapshots.restorer.report_prepared(command)
             case protocol.RestoreClients():
-                self._moves.snapshots.restore(command)
+                self._moves.snapshots.restorer.restore(command)
             case protocol.EndSilently():
                 self.has_left = self._sessions.is_frozen = True
             case protocol.StartSampling():
@@ -158,7 +158,7 @@ class CommandHandler:
             case protocol.RecordClients():
                 self._link.send(protocol.Done(command.number, _NO_DESCRIPTORS))
             case protocol.MapRecords() | protocol.PrepareRecorded():
-                self._moves.snapshots.fail(_NO_DESCRIPTORS)
+                self._moves.snapshots.command.fail(_NO_DESCRIPTORS)
             case protocol.StartStream():
                 self._link.send(protocol.StreamStarted(command.stream, has_begun=False))
             case protocol.ApplySettings():

@@ -24,7 +24,7 @@ from sbus.broker.ipc.worker_protocol import (
     Thaw,
     WorkerCommand,
 )
-from sbus.broker.worker.snapshots import _changes_of_pending
+from sbus.broker.worker.snapshot_writer import _changes_of_pending
 from sbus.limits import Limits
 from sbus.shared.accounts import WAITING_BYTES
 from tests.fuzz.one_process_bus import CREDENTIALS, WORKERS, OneProcessBus, one_process_bus
