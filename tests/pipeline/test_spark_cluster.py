@@ -81,6 +81,8 @@ def test_a_cluster_reads_recordings_in_object_storage(
     assert keyed(found, 2) == oracles.traffic(messages, 2, MINUTE_US)
     found = tuples(answer("losses"), "recorder", "start", "gaps", "lost", "unknown")
     assert keyed(found, 2) == oracles.losses(messages, MINUTE_US)
+    hot = tuples(answer("hot-keys"), "key", "messages", "bytes", "publishers", "first", "last")
+    assert hot == oracles.hot_keys(messages, 20, 1)
     machines = tuples(answer("machines"), "machine", "seen")
     assert sorted(machines) == [(name, name) for name in WORKERS]
     assert killed() == ["stream", "traffic"]

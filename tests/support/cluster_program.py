@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyarrow.fs import FileType
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
+from sbus.pipeline.__main__ import pipeline
 from sbus.pipeline.jobs.gaps import losses
 from sbus.pipeline.jobs.traffic import traffic
 from sbus.pipeline.spark.selection import read
@@ -70,6 +72,12 @@ def seen(batches: Batches) -> Batches:
         yield pa.RecordBatch.from_pylist([{"machine": here.name, "seen": " ".join(names)}])
 
 
+def command_line(verb: str, master: str, table: str) -> pa.Table:
+    """What a command says; it uses the session of this process, which saves starting another."""
+    pipeline([verb, "--master", master, table, "--out", "answer.parquet"], standalone_mode=False)
+    return pq.read_table("answer.parquet")
+
+
 def append_once(table: str) -> Callable[[DataFrame, int], None]:
     """Appends each batch of a stream to a Delta table, as docs/spark.md shows it."""
 
@@ -98,6 +106,7 @@ def main(master: str, table: str, answers: str, messages: str) -> None:
     write("batch", found)
     write("traffic", traffic(dangerous("traffic", found)))
     write("losses", losses(found))
+    write_deltalake(f"{answers}/hot-keys", command_line("hot-keys", master, table))
     several = spark.range(0, 8, numPartitions=8)
     write("machines", several.mapInArrow(seen, "machine STRING, seen STRING").distinct())
     stream = (
