@@ -4,6 +4,8 @@
 extra `metrics`.
 """
 
+import re
+
 import click
 
 from sbus.cli.optional_packages import needs_packages
@@ -12,11 +14,9 @@ from sbus.cli.sbusctl.shared_options import SelectedBus, verb
 
 def _file_mode(text: str) -> int:
     """The permissions of a file, from octal digits."""
-    if text.isascii() and text.isdigit() and set(text) <= set("01234567"):
-        mode = int(text, 8)
-        if mode <= 0o777:
-            return mode
-    raise ValueError(f"{text!r} is not a file mode such as 0660")
+    if not re.fullmatch("0*[0-7]{1,3}", text):
+        raise ValueError(f"{text!r} is not a file mode such as 0660")
+    return int(text, 8)
 
 
 @verb(
