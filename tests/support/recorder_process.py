@@ -92,19 +92,10 @@ class Recorders:
         self.running.append(recorder)
         return recorder
 
-    def start(
-        self,
-        address: str,
-        directory: Path,
-        *options: str,
-        patterns: Sequence[str] = (),
-        file_bytes_max: int | None = None,
-    ) -> Recorder:
-        """Start a recorder; whatever is published from now on is recorded."""
+    def start(self, address: str, directory: Path, *options: str, **more: Any) -> Recorder:
+        """The same; what is published from now on is recorded."""
         self._manager.discard()
-        recorder = self.begin(
-            address, directory, *options, patterns=patterns, file_bytes_max=file_bytes_max
-        )
+        recorder = self.begin(address, directory, *options, **more)
         message = self._manager.next_but_watchdog()
         assert message.get("READY") == "1", f"{message}: {recorder.stderr_text()}"
         return recorder

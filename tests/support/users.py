@@ -27,11 +27,13 @@ WITHOUT_FILE_PRIVILEGES = (
 """Before a command: the modes of files apply to it, even if its user is root."""
 
 
-def become(uid: int = STRANGER, gid: int = STRANGER) -> Callable[[], None]:
+def become(
+    uid: int = STRANGER, gid: int = STRANGER, groups: Sequence[int] = ()
+) -> Callable[[], None]:
     """A function that makes the calling process one of this user's, for good."""
 
     def change() -> None:
-        os.setgroups([])
+        os.setgroups(groups)
         os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, uid)
 
@@ -50,9 +52,7 @@ def as_user(
     if child == 0:
         status = 2
         try:
-            os.setgroups(groups)
-            os.setresgid(gid, gid, gid)
-            os.setresuid(uid, uid, uid)
+            become(uid, gid, groups)()
             status = 0 if action() else 1
         finally:
             os._exit(status)
