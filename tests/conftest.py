@@ -1,5 +1,6 @@
 """What all tests share: a name, interrupts, settings of hypothesis, shares for two, and a bus."""
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,9 @@ from tests.support import compiled_step
 compiled_step.load()
 
 from tests.support.bus import Bus, running_bus  # noqa: E402
+
+# Without bytecode, most of a start of a bus is compilation, and tests start a thousand.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # sbusctl names what an interpreter runs if it finds that out in time; this is what the kernel says.
 Path("/proc/thread-self/comm").write_text("sbus-tests")
