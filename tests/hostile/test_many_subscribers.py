@@ -21,7 +21,7 @@ from tests.support.users import STRANGER, directory_for_everybody, needs_root
 pytestmark = needs_root
 
 OTHER, FIRST_VICTIM = STRANGER - 1, STRANGER - 10
-SUBSCRIBERS, ROUNDS, MESSAGES = 200, 5, 100
+SUBSCRIBERS, ROUNDS, MESSAGES = 200, 2, 100
 
 
 @pytest.mark.parametrize("workers", [1, 2])
