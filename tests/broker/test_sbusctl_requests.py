@@ -22,10 +22,12 @@ def bus(shared_bus: Bus) -> Bus:
 
 
 @contextmanager
-def running(bus: Bus, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+def running(
+    bus: Bus, *words: str, before: tuple[str, ...] = ()
+) -> Iterator[subprocess.Popen[bytes]]:
     """`sbusctl WORDS`."""
     process = subprocess.Popen(
-        [*SBUSCTL, "-a", bus.address, *words],
+        [*before, *SBUSCTL, "-a", bus.address, *words],
         env=sbusd_environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -111,7 +113,12 @@ def test_reply_waits_for_no_process_that_a_command_has_left_behind(
         assert process.wait(TIMEOUT_S) == 0
 
 
-def test_an_interrupted_reply_kills_its_command(bus: Bus, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("ending", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_reply_that_is_ended_kills_its_command_and_says_so(
+    bus: Bus, tmp_path: Path, ending: signal.Signals, status: int
+) -> None:
     mark = tmp_path / "pid"
     command = f"echo $$ > {mark}.new; mv {mark}.new {mark}; read word; exec sleep 100"
     with (
@@ -119,12 +126,23 @@ def test_an_interrupted_reply_kills_its_command(bus: Bus, tmp_path: Path) -> Non
         bus.connect() as client,
     ):
         ids = client.whoami()
+        client.sub(ids + b"/reply/1")
         while not mark.exists():
             client.pub(b"interrupted", ids + b"/reply/1\0t\0word\n")
             client.whoami()
-        process.send_signal(signal.SIGINT)
-        process.wait(TIMEOUT_S)
+        process.send_signal(ending)
+        assert client.receive(TIMEOUT_S).startswith(
+            b"MSG " + ids + b"/reply/1\0t!\0the command was killed"
+        )
+        assert process.wait(TIMEOUT_S) == status
         assert wait_until_gone(int(mark.read_text()), TIMEOUT_S)
+
+
+def test_what_is_to_be_ignored_does_not_end_a_reply(bus: Bus) -> None:
+    with running(bus, "reply", "motd", "x", before=("nohup",)) as process:
+        publish_until_answered(bus, b"motd")
+        process.send_signal(signal.SIGHUP)
+        assert publish_until_answered(bus, b"motd").endswith(b"\0x")
 
 
 def test_a_request_without_end_is_refused(bus: Bus) -> None:

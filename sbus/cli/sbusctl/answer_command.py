@@ -1,8 +1,8 @@
 """The command of `sbusctl reply --exec`, whose output is an answer.
 
 The command has a process group of its own, which is killed when the command takes too long or
-prints too much, and when this program is interrupted. When the command has ended, the processes
-that it has left behind live on, and their later output is not part of the answer.
+prints too much, and when this program is interrupted or ended. When the command has ended, the
+processes that it has left behind live on, and their later output is not part of the answer.
 """
 
 import os
@@ -20,6 +20,7 @@ from sbus.client.link import PACKET_BYTES_MAX
 from sbus.errors import SbusError
 
 _CHUNK_BYTES = 64 * 1024
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class CommandFailed(SbusError):
@@ -64,18 +65,22 @@ def _start(command: str, key: bytes, payload: bytes) -> subprocess.Popen[bytes]:
 
 @contextmanager
 def _interrupted_afterwards() -> Iterator[None]:
-    """Ctrl-C within the block counts at its end, as a command that is half started is lost sight
-    of."""
+    """A signal that raises an exception does so at the end of the block, as a command that is half
+    started is lost sight of."""
     came: list[tuple[int, FrameType | None]] = []
-    handler = signal.getsignal(signal.SIGINT)
-    if callable(handler):  # otherwise the command would not ignore it, if this program does
-        signal.signal(signal.SIGINT, lambda *signal_and_frame: came.append(signal_and_frame))
+    found = ((it, signal.getsignal(it)) for it in _ENDING)
+    # Otherwise the command would not ignore a signal that this program does.
+    handlers = {signum: handler for signum, handler in found if callable(handler)}
+    for signum in handlers:
+        signal.signal(signum, lambda *signal_and_frame: came.append(signal_and_frame))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
-    if callable(handler) and came:
-        handler(*came[0])
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)
+    if came:
+        first, frame = came[0]
+        handlers[signal.Signals(first)](first, frame)
 
 
 def _read_until_end(process: subprocess.Popen[bytes], deadline: float) -> bytes:

@@ -1,20 +1,25 @@
 """The verbs of `sbusctl` that ask other clients, and answer them: request, reply, last-values."""
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 
 from sbus.cli.sbusctl.shared_options import SelectedBus, hinted, verb
+from sbus.cli.terminal.ending_signals import exiting_on_signals
 from sbus.client.link import PACKET_BYTES_MAX
 from sbus.client.replies import REQUEST_SECONDS
 from sbus.client.value_store import BYTES_MAX, KEYS_MAX
+from sbus.errors import BusError
 from sbus.unix.standard_streams import INPUT, OUTPUT
 
 if TYPE_CHECKING:
     from sbus.client.blocking_streams import Request
 
 COMMAND_SECONDS = 30.0
+_LAST_WORD_SECONDS = 1.0
+"""For telling a requester that its command was killed, as this program ends."""
 
 
 @verb("sbusctl request sums/today '1 2 3'", "sbusctl request upper/x < letter.txt")
@@ -77,12 +82,14 @@ def reply(
 ) -> None:
     """Answer requests whose keys match PATTERN, one after the other.
 
-    The answer is PAYLOAD, or the output of a command.
+    The answer is PAYLOAD, or the output of a command. A command that runs when this program is
+    ended is killed, and its requester told so.
     """
     if (payload is None) == (command is None):
         raise click.UsageError("an answer is either PAYLOAD or the output of --exec")
     answered = 0
     with (
+        exiting_on_signals(),
         hinted((pattern,), selected.link["dialect"]),
         selected.connect() as bus,
         bus.requests(pattern) as requests,
@@ -104,6 +111,11 @@ def _answer_with_output(received: "Request", command: str, seconds: float) -> No
         output = output_of(command, received.key, received.payload, seconds)
     except CommandFailed as failure:
         received.fail(str(failure))
+    except (KeyboardInterrupt, SystemExit):
+        with suppress(TimeoutError, BusError):  # they are of no interest any more
+            text = "the command was killed, because the program that answers was ended"
+            received.fail(text, timeout_seconds=_LAST_WORD_SECONDS)
+        raise
     else:
         received.reply(output)
 

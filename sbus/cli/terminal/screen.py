@@ -5,15 +5,14 @@ width. Both get UTF-8.
 """
 
 import os
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import FrameType
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from sbus.cli.terminal.ending_signals import exiting_on_signals
 from sbus.cli.terminal.standard_output import write
 from sbus.unix.standard_streams import OUTPUT
 
@@ -63,7 +62,7 @@ class Screen:
             yield show_below
             return
         with (
-            _exiting_on_signals(),
+            exiting_on_signals(),
             Live(
                 console=self._console,
                 screen=whole,
@@ -74,22 +73,6 @@ class Screen:
             ) as live,
         ):
             yield lambda lines: live.update(_together(lines), refresh=True)
-
-
-@contextmanager
-def _exiting_on_signals() -> Iterator[None]:
-    """Leave the block on signals that end a program, so that the terminal is restored."""
-
-    def end(signum: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + signum)
-
-    ending = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(signum, end) for signum in ending]
-    try:
-        yield
-    finally:
-        for signum, handler in zip(ending, before, strict=True):
-            signal.signal(signum, handler)
 
 
 def _together(lines: Sequence[Text]) -> Text:
