@@ -117,7 +117,7 @@ class BlockingLink(WaitingLink[Item]):
     def take_now(self, queue: MessageQueue[Item], timeout_seconds: float | None) -> Item:
         """Take an item, without the cost of a coroutine if one waits."""
         with self.call:
-            item = self.link.inbox.take_from(queue)
+            item = self.link.inbox.take(queue)
         return self.run(self.take(queue), timeout_seconds) if item is None else item
 
     # -- the way of waiting --------------------------------------------------------------------

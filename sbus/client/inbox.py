@@ -245,11 +245,7 @@ class Inbox(Generic[Item]):
 
     # -- leaving -------------------------------------------------------------------------------
 
-    def take(self) -> Item | None:
-        """The next item of the connection's own queue, as `take_from`."""
-        return self.take_from(self.own)
-
-    def take_from(self, queue: MessageQueue[Item]) -> Item | None:
+    def take(self, queue: MessageQueue[Item]) -> Item | None:
         """The next item of a queue of this connection, or None while there is none.
 
         Raises PacketRefused first, MessagesLost in its place in the queue (unless losses are
@@ -261,13 +257,9 @@ class Inbox(Generic[Item]):
             self.raise_end()
         return item
 
-    def take_many(self, limit: int) -> list[Item]:
-        """Items of the connection's own queue, as `take_many_from`."""
-        return self.take_many_from(self.own, limit)
-
-    def take_many_from(self, queue: MessageQueue[Item], limit: int) -> list[Item]:
+    def take_many(self, queue: MessageQueue[Item], limit: int) -> list[Item]:
         """Up to `limit` items of a queue of this connection, perhaps none, up to the next loss;
-        raises the same as `take_from`."""
+        raises the same as `take`."""
         self.raise_errors()
         items = queue.take_many(limit)
         if not items:

@@ -192,7 +192,7 @@ class WaitingLink(ABC, Generic[Item]):
         """The next item of this queue; waits until there is one."""
         if queue:
             await self.checkpoint()
-        while (item := self.link.inbox.take_from(queue)) is None:
+        while (item := self.link.inbox.take(queue)) is None:
             await self.read(READ_PACKETS_MAX)
         return item
 
@@ -200,7 +200,7 @@ class WaitingLink(ABC, Generic[Item]):
         """Up to `limit` items of this queue; waits until there is one."""
         if queue:
             await self.checkpoint()
-        while not (items := self.link.inbox.take_many_from(queue, limit)):
+        while not (items := self.link.inbox.take_many(queue, limit)):
             await self.read(limit)
         return items
 

@@ -35,22 +35,22 @@ class TestMessages:
     def test_come_out_in_the_order_they_went_in(self) -> None:
         inbox = make_inbox()
         feed(inbox, b"MSG a\x001", b"MSG b\x00", b"MSG \x00\x00\x00")
-        assert inbox.take() == Message(b"a", b"1")
-        assert inbox.take() == Message(b"b", b"")
-        assert inbox.take() == Message(b"", b"\0\0")
-        assert inbox.take() is None
+        assert inbox.take(inbox.own) == Message(b"a", b"1")
+        assert inbox.take(inbox.own) == Message(b"b", b"")
+        assert inbox.take(inbox.own) == Message(b"", b"\0\0")
+        assert inbox.take(inbox.own) is None
 
     def test_many_at_a_time_are_at_most_as_many_as_asked_for(self) -> None:
         inbox = make_inbox()
         feed(inbox, b"MSG a\x001", b"MSG a\x002", b"MSG a\x003")
-        assert inbox.take_many(2) == [Message(b"a", b"1"), Message(b"a", b"2")]
-        assert inbox.take_many(2) == [Message(b"a", b"3")]
-        assert inbox.take_many(2) == []
+        assert inbox.take_many(inbox.own, 2) == [Message(b"a", b"1"), Message(b"a", b"2")]
+        assert inbox.take_many(inbox.own, 2) == [Message(b"a", b"3")]
+        assert inbox.take_many(inbox.own, 2) == []
 
     def test_answers_and_unknown_control_messages_are_not_among_them(self) -> None:
         inbox = make_inbox()
         feed(inbox, b"CMSG !/cred/whoami\0!/cred/1/2/3", b"CMSG !/news\0tomorrow")
-        assert inbox.take() is None
+        assert inbox.take(inbox.own) is None
         assert inbox.statistics().controls_ignored == 1
 
 
@@ -59,7 +59,7 @@ def items_of(inbox: Inbox[Items]) -> list[Items | str]:
     items: list[Items | str] = []
     while True:
         try:
-            item = inbox.take()
+            item = inbox.take(inbox.own)
         except BusError as error:
             items.append(repr(error))
             if inbox.ended and not len(inbox.own):
@@ -107,37 +107,37 @@ class TestLosses:
     def test_are_raised_exactly_at_the_gap(self) -> None:
         inbox = make_inbox()
         feed(inbox, b"MSG a\x001", b"CMSG !/lost\x0042", b"MSG a\x002")
-        assert inbox.take() == Message(b"a", b"1")
+        assert inbox.take(inbox.own) == Message(b"a", b"1")
         with pytest.raises(MessagesLost) as caught:
-            inbox.take()
+            inbox.take(inbox.own)
         assert caught.value.count == 42
-        assert inbox.take() == Message(b"a", b"2")
+        assert inbox.take(inbox.own) == Message(b"a", b"2")
 
     def test_whose_number_the_bus_does_not_know_have_no_count(self) -> None:
         inbox = make_inbox()
         feed(inbox, b"CMSG !/lost\x00?")
         with pytest.raises(MessagesLost) as caught:
-            inbox.take()
+            inbox.take(inbox.own)
         assert caught.value.count is None
 
     def test_end_a_batch_and_begin_the_next(self) -> None:
         inbox = make_inbox()
         feed(inbox, b"MSG a\x001", b"CMSG !/lost\x003", b"MSG a\x002")
-        assert inbox.take_many(10) == [Message(b"a", b"1")]
+        assert inbox.take_many(inbox.own, 10) == [Message(b"a", b"1")]
         with pytest.raises(MessagesLost):
-            inbox.take_many(10)
-        assert inbox.take_many(10) == [Message(b"a", b"2")]
+            inbox.take_many(inbox.own, 10)
+        assert inbox.take_many(inbox.own, 10) == [Message(b"a", b"2")]
 
     def test_are_items_where_they_are_to_be_reported(self) -> None:
         inbox = make_inbox("report")
         feed(inbox, b"MSG a\x001", b"CMSG !/lost\x003", b"MSG a\x002")
-        assert inbox.take_many(10) == [Message(b"a", b"1"), Lost(3), Message(b"a", b"2")]
+        assert inbox.take_many(inbox.own, 10) == [Message(b"a", b"1"), Lost(3), Message(b"a", b"2")]
 
     def test_at_the_same_gap_are_one(self) -> None:
         inbox = make_inbox("report")
         feed(inbox, b"CMSG !/lost\x003", b"CMSG !/lost\x004", b"MSG a\x00", b"CMSG !/lost\x00?")
         feed(inbox, b"CMSG !/lost\x005")
-        assert inbox.take_many(10) == [Lost(7), Message(b"a", b""), Lost(None)]
+        assert inbox.take_many(inbox.own, 10) == [Lost(7), Message(b"a", b""), Lost(None)]
         assert inbox.statistics().messages_lost == 12
         assert inbox.statistics().gaps == 4
 
@@ -146,7 +146,7 @@ class TestLosses:
         inbox = make_inbox()
         feed(inbox, b"CMSG !/lost\x00" + count)
         with pytest.raises(ProtocolViolation, match="messages lost"):
-            inbox.take()
+            inbox.take(inbox.own)
 
 
 class TestRefusals:
@@ -154,9 +154,9 @@ class TestRefusals:
         inbox = make_inbox()
         feed(inbox, b"MSG a\x001", b"CMSG !/error\0reserved that key is not yours")
         with pytest.raises(PacketRefused, match="that key is not yours") as caught:
-            inbox.take()
+            inbox.take(inbox.own)
         assert caught.value.code == "reserved"
-        assert inbox.take() == Message(b"a", b"1")
+        assert inbox.take(inbox.own) == Message(b"a", b"1")
 
     def test_that_nobody_asked_for_are_told_with_the_first(self) -> None:
         inbox = make_inbox()
@@ -170,8 +170,8 @@ class TestRefusals:
         inbox = make_inbox()
         feed(inbox, b"MSG a\x001", b"CMSG !/error\0reserved no")
         with pytest.raises(PacketRefused):
-            inbox.take_many(10)
-        assert inbox.take_many(10) == [Message(b"a", b"1")]
+            inbox.take_many(inbox.own, 10)
+        assert inbox.take_many(inbox.own, 10) == [Message(b"a", b"1")]
 
 
 class TestEnd:
@@ -180,78 +180,78 @@ class TestEnd:
         feed(inbox, b"MSG a\x001")
         inbox.feed_end_of_connection()
         assert inbox.ended
-        assert inbox.take() == Message(b"a", b"1")
+        assert inbox.take(inbox.own) == Message(b"a", b"1")
         for _ in range(2):
             with pytest.raises(Disconnected, match=r"^the bus closed the connection$"):
-                inbox.take()
+                inbox.take(inbox.own)
             with pytest.raises(Disconnected):
-                inbox.take_many(5)
+                inbox.take_many(inbox.own, 5)
 
     def test_has_the_last_error_for_its_reason_and_not_for_a_refusal(self) -> None:
         inbox = make_inbox()
         feed(inbox, b"MSG a\x001", b"CMSG !/error\0no-nul a MSG packet needs a NUL")
         inbox.feed_end_of_connection()
-        assert inbox.take() == Message(b"a", b"1")
+        assert inbox.take(inbox.own) == Message(b"a", b"1")
         with pytest.raises(Disconnected, match=r"a MSG packet needs a NUL \(no-nul\)"):
-            inbox.take()
+            inbox.take(inbox.own)
 
     def test_leaves_earlier_refusals_what_they_are(self) -> None:
         inbox = make_inbox()
         feed(inbox, b"CMSG !/error\0reserved no", b"CMSG !/error\0no-nul bad")
         inbox.feed_end_of_connection()
         with pytest.raises(PacketRefused, match=r"^no \(reserved\)$"):
-            inbox.take()
+            inbox.take(inbox.own)
         with pytest.raises(Disconnected, match="no-nul"):
-            inbox.take()
+            inbox.take(inbox.own)
 
     def test_does_not_have_an_earlier_refusal_as_its_reason(self) -> None:
         inbox = make_inbox()
         feed(inbox, b"CMSG !/error\0not-allowed to publish")
         inbox.feed_end_of_connection()
         with pytest.raises(PacketRefused, match="not-allowed"):
-            inbox.take()
+            inbox.take(inbox.own)
         with pytest.raises(Disconnected, match=r"^the bus closed the connection$"):
-            inbox.take()
+            inbox.take(inbox.own)
 
     @pytest.mark.parametrize("code", sorted(LAST_CODES))
     def test_is_waited_for_when_its_reason_was_there_before(self, code: str) -> None:
         inbox = make_inbox()
         feed(inbox, b"CMSG !/error\0" + code.encode() + b" because")
-        assert inbox.take() is None
+        assert inbox.take(inbox.own) is None
         inbox.feed_end_of_connection()
         with pytest.raises(Disconnected, match=f"because .{code}"):
-            inbox.take()
+            inbox.take(inbox.own)
 
     def test_has_no_reason_when_the_last_packet_was_none(self) -> None:
         inbox = make_inbox()
         feed(inbox, b"CMSG !/error\0reserved no", b"MSG a\x001")
         inbox.feed_end_of_connection()
         with pytest.raises(PacketRefused):
-            inbox.take()
-        assert inbox.take() == Message(b"a", b"1")
+            inbox.take(inbox.own)
+        assert inbox.take(inbox.own) == Message(b"a", b"1")
         with pytest.raises(Disconnected, match=r"^the bus closed the connection$"):
-            inbox.take()
+            inbox.take(inbox.own)
 
     @pytest.mark.parametrize("packet", [b"HELLO", b"MSG without NUL", b"SUB a", b"CMSG x"])
     def test_is_what_a_packet_brings_that_no_bus_sends(self, packet: bytes) -> None:
         inbox = make_inbox()
         feed(inbox, b"MSG a\x001", packet)
-        assert inbox.take() == Message(b"a", b"1")
+        assert inbox.take(inbox.own) == Message(b"a", b"1")
         with pytest.raises(ProtocolViolation):
-            inbox.take()
+            inbox.take(inbox.own)
 
     def test_that_came_first_stays(self) -> None:
         inbox = make_inbox()
         inbox.end(Disconnected, "the bus has gone")
         inbox.end(Disconnected, "and then we closed")
         with pytest.raises(Disconnected, match="gone"):
-            inbox.take()
+            inbox.take(inbox.own)
 
     def test_is_what_a_whoami_reply_brings_that_names_nobody(self) -> None:
         inbox = make_inbox()
         feed(inbox, b"CMSG !/cred/whoami\0you")
         with pytest.raises(ProtocolViolation, match="you"):
-            inbox.take()
+            inbox.take(inbox.own)
 
 
 class TestBounds:
@@ -263,7 +263,7 @@ class TestBounds:
         assert not inbox.has_room
         with pytest.raises(InboxFull, match="inbox_messages_max"):
             inbox.raise_full()
-        inbox.take()
+        inbox.take(inbox.own)
         inbox.raise_full()
 
     def test_so_many_bytes_of_keys_and_payloads(self) -> None:
@@ -272,7 +272,7 @@ class TestBounds:
         assert inbox.has_room
         feed(inbox, b"MSG a\x00")
         assert not inbox.has_room
-        assert inbox.take_many(5) == [Message(b"abcd", b"efghi"), Message(b"a", b"")]
+        assert inbox.take_many(inbox.own, 5) == [Message(b"abcd", b"efghi"), Message(b"a", b"")]
         assert inbox.statistics().bytes == 0
         assert inbox.has_room
 
@@ -281,7 +281,7 @@ class TestBounds:
         feed(inbox, b"MSG a\x001", b"CMSG !/lost\x001", b"CMSG !/error\0reserved no")
         inbox.discard()
         assert inbox.statistics().messages == inbox.statistics().bytes == 0
-        assert inbox.take() is None
+        assert inbox.take(inbox.own) is None
 
 
 packets = st.one_of(
@@ -302,7 +302,7 @@ def test_any_history_equals_a_plain_list(history: list[tuple[str, bytes | int]])
         inbox.own.check_invariants()
         if what == "take":
             assert isinstance(value, int)
-            got = inbox.take_many(value)
+            got = inbox.take_many(inbox.own, value)
             assert len(got) == min(value, waiting)
             taken += got
             waiting -= len(got)
@@ -321,7 +321,7 @@ def test_any_history_equals_a_plain_list(history: list[tuple[str, bytes | int]])
             inbox.feed(b"MSG k\0" + value)
             expected.append(Message(b"k", value))
             waiting += 1
-    taken += inbox.take_many(10_000)
+    taken += inbox.take_many(inbox.own, 10_000)
     assert taken == expected
     inbox.own.check_invariants()
     assert inbox.statistics().messages == inbox.statistics().bytes == 0

@@ -177,9 +177,9 @@ class TestSizes:
             bus.accept()
             bus.send(b"MSG a\0" + b"x" * 94, b"MSG a\0" + b"x" * 95)
             assert link.read_nowait(10)
-            assert link.inbox.take() == Message(b"a", b"x" * 94)
+            assert link.inbox.take(link.inbox.own) == Message(b"a", b"x" * 94)
             with pytest.raises(ProtocolViolation, match="packet_bytes_max=101"):
-                link.inbox.take()
+                link.inbox.take(link.inbox.own)
             link.close()
 
 
@@ -196,9 +196,9 @@ class TestEnds:
             bus.hang_up()
             while not link.inbox.ended:
                 assert link.read_nowait(1) or not link.inbox.ended
-            assert link.inbox.take() == Message(b"b", b"1")
+            assert link.inbox.take(link.inbox.own) == Message(b"b", b"1")
             with pytest.raises(Disconnected, match="of it"):
-                link.inbox.take()
+                link.inbox.take(link.inbox.own)
             link.close()
 
     def test_sending_to_a_bus_that_is_gone_is_a_broken_pipe(self, tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ class TestPacketsThatDiedWithAWorker:
         assert link.read_nowait(10)
         assert link.barrier.is_settled(later)
         with pytest.raises(PacketRefused, match="2 packets"):
-            link.inbox.take()
+            link.inbox.take(link.inbox.own)
         link.close()
 
     def test_need_no_answer_where_nobody_waits_for_one(self, fake: FakeBus) -> None:

@@ -164,7 +164,7 @@ class TestALostConnection:
     def test_is_lost_until_the_bus_replies(self, fake: FakeBus, link: Link[Message | Lost]) -> None:
         lose(fake, link)
         steps = connect_again(fake, link)
-        assert link.inbox.take() is None
+        assert link.inbox.take(link.inbox.own) is None
         with pytest.raises(BrokenPipeError):
             link.send_nowait(b"SUB a")
         fake.send(ANSWER)
@@ -177,11 +177,11 @@ class TestALostConnection:
         send(link, b"SUB a")
         lose(fake, link, b"MSG a\x001", b"CMSG !/lost\x003")
         steps = connect_again(fake, link)
-        assert link.inbox.take() == Message(b"a", b"1")
+        assert link.inbox.take(link.inbox.own) == Message(b"a", b"1")
         fake.send(ANSWER, b"MSG a\x002", b"CMSG !/lost\x004")
         finish(steps)
         assert link.read_nowait(10)
-        taken = [link.inbox.take() for _ in range(3)]
+        taken = [link.inbox.take(link.inbox.own) for _ in range(3)]
         assert taken == [Reconnected(None, CLOSED), Message(b"a", b"2"), Lost(4)]
         link.inbox.own.check_invariants()
 
@@ -192,9 +192,9 @@ class TestALostConnection:
         fake.send(ANSWER)
         finish(steps)
         with pytest.raises(ConnectionInterrupted, match=CLOSED) as caught:
-            link.inbox.take()
+            link.inbox.take(link.inbox.own)
         assert caught.value.count is None
-        assert link.inbox.take() is None
+        assert link.inbox.take(link.inbox.own) is None
         link.close()
 
     def test_can_be_lost_again_at_any_step(self, fake: FakeBus, link: Link[Message | Lost]) -> None:
@@ -243,7 +243,9 @@ class TestALostConnection:
         fake.send(request)
         finish(steps)
         assert fake.receive() == b"SUB a."
-        assert link.inbox.take() == Reconnected(None, CLOSED), "and no message is unconfirmed"
+        assert link.inbox.take(link.inbox.own) == Reconnected(None, CLOSED), (
+            "and no message is unconfirmed"
+        )
         link.close()
 
 
@@ -340,7 +342,7 @@ class TestPublishedMessages:
         fake.send(ANSWER)
         finish(steps)
         fake.receive_nothing()
-        assert link.inbox.take() == Reconnected(None, CLOSED)
+        assert link.inbox.take(link.inbox.own) == Reconnected(None, CLOSED)
 
     def test_of_the_new_connection_are_counted_anew(
         self, fake: FakeBus, link: Link[Message | Lost]
@@ -365,7 +367,7 @@ class TestAnEnd:
         lose(fake, link, b"CMSG !/error\0" + code.encode() + b" because")
         assert not link.is_lost
         with pytest.raises(Disconnected, match=f"because .{code}"):
-            link.inbox.take()
+            link.inbox.take(link.inbox.own)
 
     def test_because_the_bus_is_not_for_this_client(
         self, fake: FakeBus, link: Link[Message | Lost]
@@ -377,7 +379,7 @@ class TestAnEnd:
         with pytest.raises(Disconnected, match=f"others .{NOT_ADMITTED}"):
             next_delay(steps)
         with pytest.raises(Disconnected, match=f"others .{NOT_ADMITTED}"):
-            link.inbox.take()
+            link.inbox.take(link.inbox.own)
 
     def test_after_a_refused_packet_is_no_reason(
         self, fake: FakeBus, link: Link[Message | Lost]
@@ -385,11 +387,11 @@ class TestAnEnd:
         lose(fake, link, ANSWER, b"CMSG !/error\0not-allowed a rule denies it")
         assert link.is_lost
         with pytest.raises(PacketRefused, match="not-allowed"):
-            link.inbox.take()
+            link.inbox.take(link.inbox.own)
         steps = connect_again(fake, link)
         fake.send(ANSWER)
         finish(steps)
-        assert link.inbox.take() == Reconnected(None, CLOSED)
+        assert link.inbox.take(link.inbox.own) == Reconnected(None, CLOSED)
 
     def test_for_a_reason_that_may_pass(self, fake: FakeBus, link: Link[Message | Lost]) -> None:
         lose(fake, link)
@@ -398,7 +400,7 @@ class TestAnEnd:
         fake.hang_up()
         assert next_delay(steps) > 0
         assert link.is_lost
-        assert link.inbox.take() is None
+        assert link.inbox.take(link.inbox.own) is None
 
     def test_because_the_address_is_no_bus_any_more(
         self, fake: FakeBus, link: Link[Message | Lost]
@@ -427,7 +429,7 @@ class TestPacketsThatDiedWithAWorker:
         assert link.read_nowait(10)
         assert not link.is_lost
         with pytest.raises(PacketRefused, match="2 packets"):
-            link.inbox.take()
+            link.inbox.take(link.inbox.own)
 
     @pytest.mark.parametrize("change", [b"SUB a", b"UNSUB a", b"CMSG echo/off", WHOAMI])
     def test_are_sent_on_a_new_connection_if_they_changed_something(
@@ -440,11 +442,11 @@ class TestPacketsThatDiedWithAWorker:
             pass
         assert link.is_lost
         with pytest.raises(MessagesUnconfirmed, match="1 published"):
-            link.inbox.take()
+            link.inbox.take(link.inbox.own)
         steps = connect_again(fake, link)
         fake.send(ANSWER)
         finish(steps)
-        gap = link.inbox.take()
+        gap = link.inbox.take(link.inbox.own)
         assert isinstance(gap, Reconnected)
         assert "a worker of the bus died" in gap.reason
 
@@ -469,8 +471,8 @@ def test_a_refusal_of_what_was_set_is_raised(fake: FakeBus, link: Link[Message |
     finish(steps)
     assert link.read_nowait(10)
     with pytest.raises(PacketRefused, match="not-allowed"):
-        link.inbox.take()
-    assert link.inbox.take() == Reconnected(None, CLOSED)
+        link.inbox.take(link.inbox.own)
+    assert link.inbox.take(link.inbox.own) == Reconnected(None, CLOSED)
 
 
 def test_a_full_inbox_does_not_keep_a_connection_lost(fake: FakeBus) -> None:
@@ -486,7 +488,7 @@ def test_a_full_inbox_does_not_keep_a_connection_lost(fake: FakeBus) -> None:
     steps = connect_again(fake, link)
     fake.send(ANSWER)
     finish(steps)
-    taken = [link.inbox.take() for _ in range(2)]
+    taken = [link.inbox.take(link.inbox.own) for _ in range(2)]
     assert isinstance(taken[1], Reconnected), "the second message is missing"
     assert taken[0] == Message(b"a", b"1")
     link.close()
