@@ -61,19 +61,49 @@ async def _routed(
     If the bus holds this client back at the end, the patterns may stay subscribed, and messages
     that match no other one are forgotten as they come.
     """
-    inbox, routes = io.link.inbox, io.link.inbox.routes
+    routes = io.link.inbox.routes
+    patterns = Patterns(io, packets)
     routes.open(packets, queue)
-    sent, are_accepted = [], False
-    refused_before = inbox.statistics().packets_refused
     try:
-        for packet in packets:
-            await io.send(packet)
-            sent.append(packet)
-        await io.ask(io.link.barrier)
-        are_accepted = inbox.statistics().packets_refused == refused_before
+        await patterns.subscribe()
         yield queue
     finally:
         routes.close(queue)
-        if not are_accepted:  # to undo one that was refused would undo another one of its pattern
-            sent = [packet for packet in sent if not routes.have(packet)]
-        await io.send_at_end(*map(undone, sent))
+        await patterns.unsubscribe()
+
+
+class Patterns:
+    """Those of a block that uses `routes`, until they are undone.
+
+    To undo a `SUB` that was refused would undo another one of its pattern. So where another block,
+    or the connection itself, has the same pattern, the bus is asked about each `SUB` alone.
+    """
+
+    def __init__(self, io: WaitingLink[Any], packets: list[bytes]) -> None:
+        """The routes of the block are not open yet."""
+        self._io = io
+        self._inbox = io.link.inbox
+        shared = [packet for packet in packets if self._inbox.routes.have(packet)]
+        own = [packet for packet in packets if packet not in shared]
+        self._groups = [*([own] if own else []), *([packet] for packet in shared)]
+        self._accepted: list[bytes] = []
+        self._unknown: list[bytes] = []
+        """Those of which the bus has refused some, or has not replied yet."""
+
+    async def subscribe(self) -> None:
+        """Returns when the bus has accepted them, or raises what it has refused."""
+        for group in self._groups:
+            refused_before = self._inbox.statistics().packets_refused
+            for packet in group:
+                await self._io.send(packet)
+                self._unknown.append(packet)
+            await self._io.confirm(self._io.link.barrier)
+            if self._inbox.statistics().packets_refused == refused_before:
+                self._accepted += group
+                del self._unknown[len(self._unknown) - len(group) :]
+            self._inbox.raise_errors()
+
+    async def unsubscribe(self) -> None:
+        """The routes of the block are closed."""
+        lone = [packet for packet in self._unknown if not self._inbox.routes.have(packet)]
+        await self._io.send_at_end(*map(undone, self._accepted), *map(undone, lone))

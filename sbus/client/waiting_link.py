@@ -152,10 +152,14 @@ class WaitingLink(ABC, Generic[Item]):
     # -- asking --------------------------------------------------------------------------------
 
     async def ask(self, requests: Requests) -> None:
+        """Return when the bus has replied to a new request; raises what it has refused."""
+        await self.confirm(requests)
+        self.link.inbox.raise_errors()
+
+    async def confirm(self, requests: Requests) -> None:
         """Return when the bus has replied to a new request."""
         while not await self._ask_once(requests):
             pass
-        self.link.inbox.raise_errors()
 
     async def _ask_once(self, requests: Requests) -> bool:
         """Whether the connection was not lost before the reply."""

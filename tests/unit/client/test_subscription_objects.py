@@ -130,8 +130,23 @@ def test_a_refused_block_takes_no_subscription_of_another_one_away(fake: FakeBus
         refused = bus.subscription("own**", "other", "a")
         with pytest.raises(PacketRefused, match="too-many-patterns"), refused:
             raise AssertionError("the block does not begin")
-        received = [fake.receive() for _ in range(5)]
-        assert received == [b"SUB own**", b"SUB other", b"SUB a", WHOAMI, b"UNSUB a"]
+        assert [fake.receive() for _ in range(3)] == [b"SUB a", WHOAMI, b"UNSUB a"]
+    assert fake.receive() == b"UNSUB other"
+
+
+def test_a_refused_block_undoes_exactly_what_was_accepted(fake: FakeBus, bus: Bus) -> None:
+    """Also for patterns that the connection has elsewhere."""
+    bus.subscribe("own*")
+    assert fake.receive() == b"SUB own*"
+    with opened(fake, bus, "other"):
+        begins = Task(bus.subscription("own**", "other", "a").__enter__)
+        refusal = b"CMSG !/error\0too-many-patterns no"
+        for pattern, replies in ((b"a", []), (b"own**", []), (b"other", [refusal])):
+            assert fake.receive() == b"SUB " + pattern
+            fake.answer(WHOAMI, *replies, ANSWER)
+        with pytest.raises(PacketRefused, match="too-many-patterns"):
+            begins.join()
+        assert [fake.receive(), fake.receive()] == [b"UNSUB a", b"UNSUB own**"]
     assert fake.receive() == b"UNSUB other"
 
 
