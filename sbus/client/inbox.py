@@ -135,13 +135,15 @@ class Inbox(Generic[Item]):
         messages: list[Message] = []
         size_bytes, other = 0, None
         reply_keys = (self.replies.key, self._echo_key)
+        head, key = None, b""  # of the packet before
         for packet in packets:
-            key_end = packet.find(NUL, _KEY_AT)
-            key = packet[_KEY_AT:key_end]
-            if packet[:_KEY_AT] != PUBLISH_WORD or key_end < 0 or key in reply_keys:
-                other = packet
-                break
-            messages.append(Message(key, packet[key_end + 1 :]))
+            beginning, nul, payload = packet.partition(NUL)
+            if beginning != head or not nul:
+                head, key = beginning, beginning[_KEY_AT:]
+                if not (nul and beginning.startswith(PUBLISH_WORD)) or key in reply_keys:
+                    other = packet
+                    break
+            messages.append(Message(key, payload))
             size_bytes += len(packet) - _KEY_AT - 1
         self._messages_received += len(messages)
         self.own.add_all(messages, size_bytes)

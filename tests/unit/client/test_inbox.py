@@ -81,6 +81,8 @@ PACKETS = st.sampled_from(
         *(
             b"CMSG !/from\x001 2 3 4 5 MSG a\x002",
             b"MSG no end",
+            b"MSG a",
+            b"\0",
             b"MS",
             b"CMSG !/error\0kicked away",
         ),
