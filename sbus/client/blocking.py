@@ -259,11 +259,15 @@ class Connection(Receiving[Item]):
     # -- last values ---------------------------------------------------------------------------
 
     def last_values(
-        self, pattern: bytes | str, *, timeout_seconds: float | None = JOIN_SECONDS
+        self,
+        pattern: bytes | str,
+        *,
+        uid: int | None = None,
+        timeout_seconds: float | None = JOIN_SECONDS,
     ) -> AbstractContextManager[Subscription[Item]]:
         """`with bus.last_values("lamps/") as messages`: the newest message of each key that
         matches, and then all that follow."""
-        opened = self._bus.last_values(pattern, timeout_seconds=timeout_seconds)
+        opened = self._bus.last_values(pattern, uid=uid, timeout_seconds=timeout_seconds)
         return Block(self._io, opened, Subscription)
 
     def serve_last_values(

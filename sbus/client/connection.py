@@ -237,21 +237,26 @@ class Connection(Receiving[Item]):
     # -- last values ---------------------------------------------------------------------------
 
     def last_values(
-        self, pattern: bytes | str, *, timeout_seconds: float | None = JOIN_SECONDS
+        self,
+        pattern: bytes | str,
+        *,
+        uid: int | None = None,
+        timeout_seconds: float | None = JOIN_SECONDS,
     ) -> AbstractAsyncContextManager[Subscription[Item]]:
         """`async with bus.last_values("lamps/") as messages`: the newest message of each key that
         matches, and then all that follow, none missing and none twice.
 
-        A service has to keep them, see `serve_last_values`. Otherwise a stream as `subscription`
-        gives. A gap at its beginning tells how many messages the service has not kept. Raises
-        TimeoutError if none has come within `timeout_seconds`, RequestFailed if no service keeps
-        all that matches, or it takes more than `inbox_bytes_max`, and PacketRefused for a pattern
-        that is too long. ConfigurationError in the dot dialect.
+        A service has to keep them, see `serve_last_values`. Only one that this client's user or
+        root runs is trusted; with `uid`, only one that this user runs. Otherwise a stream
+        as `subscription` gives. A gap at its beginning tells how many messages the service has not
+        kept. Raises TimeoutError if none has come within `timeout_seconds`, RequestFailed if no
+        trusted service keeps all that matches, or it takes more than `inbox_bytes_max`,
+        and PacketRefused for a pattern that is too long. ConfigurationError in the dot dialect.
         """
         self._link.encoder.must_have_control_messages()
         packet = self._link.encoder.subscribe(pattern)
         self._check_request_key(packet)
-        return joined(self._io, packet, timeout_seconds)
+        return joined(self._io, packet, uid, timeout_seconds)
 
     async def serve_last_values(
         self,

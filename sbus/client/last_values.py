@@ -6,22 +6,24 @@ from typing import Any
 
 from sbus.client.message_queue import MessageQueue
 from sbus.client.snapshot import Joining, may_be_lost
-from sbus.client.subscription import Subscription, subscribed
+from sbus.client.subscription import Patterns, Subscription, subscribed
 from sbus.client.value_store import JoinerRequest, ValueStore, requests_of
 from sbus.client.waiting_link import WaitingLink
 from sbus.errors import ConnectionInterrupted, MessagesUnconfirmed, PacketRefused
 from sbus.protocol import controls
 from sbus.protocol.codes import PACKETS_LOST
 from sbus.protocol.last_values import request_key
-from sbus.protocol.packets import SUBSCRIBE_WORD, encode_subscribe, undone
+from sbus.protocol.packets import SUBSCRIBE_WORD, encode_subscribe
 
 MESSAGES_AT_ONCE = 1024
+ROOT = 0
+"""The user whose services are trusted besides one's own."""
 
 
 # -- joining ---------------------------------------------------------------------------------------
 @asynccontextmanager
 async def joined(
-    io: WaitingLink[Any], packet: bytes, timeout_seconds: float | None
+    io: WaitingLink[Any], packet: bytes, uid: int | None, timeout_seconds: float | None
 ) -> AsyncIterator[Subscription[Any]]:
     """The last values that match this `SUB` and what follows them, within the block; see
     `Connection.last_values`."""
@@ -33,11 +35,12 @@ async def joined(
             with io.limit(timeout_seconds):
                 await stack.enter_async_context(subscribed(io, [packet], queue))
                 await io.ask(io.link.barrier)
-                joining = _joining(io, packet, may_wait=timeout_seconds is not None)
-                await _join(io, packet, joining, queue, messages)
+                joining = _joining(io, packet, uid, may_wait=timeout_seconds is not None)
+                async with io.senders_told():
+                    await _join(io, packet, joining, queue, messages)
         except TimeoutError:
             if joining is not None and joining.failures:
-                raise joining.failures[0] from None
+                raise next(iter(joining.failures.values())) from None
             raise
         try:
             yield Subscription(io, messages)
@@ -45,11 +48,13 @@ async def joined(
             io.link.inbox.routes.close(messages)
 
 
-def _joining(io: WaitingLink[Any], packet: bytes, *, may_wait: bool) -> Joining:
+def _joining(io: WaitingLink[Any], packet: bytes, uid: int | None, *, may_wait: bool) -> Joining:
     link = io.link
+    own = link.identity()
     return Joining(
         packet.removeprefix(SUBSCRIBE_WORD),
-        link.identity().key,
+        own.key,
+        uids={own.uid, ROOT} if uid is None else {uid},
         messages_max=link.queue_messages_max,
         bytes_max=link.queue_bytes_max,
         may_wait=may_wait,
@@ -66,23 +71,22 @@ async def _join(
     """Fill the queue for the program, and have what comes after it go there."""
     routes = io.link.inbox.routes
     own = [encode_subscribe(joining.request_key), encode_subscribe(joining.reply_key)]
-    routes.open([packet, *own], queue)
+    patterns = Patterns(io, own)
+    routes.open([packet, *own], queue, with_senders=True)
     try:
-        for subscription in own:
-            await io.send(subscription)
+        await patterns.subscribe()
         while not joining.is_complete:
             await _ask(io, joining, queue)
         # From here to the end of the block there is no checkpoint.
         for item in queue.take_many(len(queue) or 1):
             joining.feed(item)
-        joining.move_to(messages)
+        joining.move_to(messages, routes.shown)
         routes.open([packet], messages)
         routes.close(queue)
     finally:
-        if not joining.is_complete:  # perhaps one was refused, and what others have must stay
+        if not joining.is_complete:
             routes.open([packet], queue)
-            own = [it for it in own if not routes.have(it)]
-        await io.send_at_end(*map(undone, own))
+        await patterns.unsubscribe()
 
 
 async def _ask(io: WaitingLink[Any], joining: Joining, queue: MessageQueue[Any]) -> None:

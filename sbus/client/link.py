@@ -93,8 +93,11 @@ class Link(Generic[Item]):
         self.greetings = [self.barrier.greeting, *settings_of(options)]
         """The packets that a connection begins with."""
         self._reader = PacketReader(self.packet_bytes_max)
+        self.senders_needed = 0
+        """Calls of the library that need the senders of messages."""
         if options.get("sender", False):
-            self._expect_senders()
+            self.expect_senders()
+            self.inbox.routes.shows_senders = True
         self.sock = open_socket(self.packet_bytes_max)
         self.has_ended = False
         """The bus will send nothing more to the present socket."""
@@ -261,11 +264,17 @@ class Link(Generic[Item]):
         packet = self.encoder.control(key, payload)
         self.order.check(packet)
         name = packet.removeprefix(CONTROL_WORD).partition(NUL)[0]
-        if name == controls.SENDER_ON:
-            self._expect_senders()
+        if name in (controls.SENDER_ON, controls.SENDER_OFF):
+            self.expect_senders()
+            self.inbox.routes.shows_senders = name == controls.SENDER_ON
         return packet, {controls.WHOAMI: self.barrier, controls.ME: self.inbox.me}.get(name)
 
-    def _expect_senders(self) -> None:
+    @property
+    def wants_senders(self) -> bool:
+        """Whether the program has asked for the senders of messages, or a call needs them."""
+        return self.inbox.routes.shows_senders or self.senders_needed > 0
+
+    def expect_senders(self) -> None:
         """Packets will be longer by their senders."""
         self._reader = PacketReader(self.packet_bytes_max + controls.SENDER_BYTES_MAX)
 

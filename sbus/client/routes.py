@@ -9,7 +9,7 @@ one reader must not make others wait, so reading goes on, and a full queue loses
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from sbus.client.message_queue import Lost, MessageQueue
 from sbus.protocol.keys import Dialect
@@ -21,6 +21,13 @@ Queue = MessageQueue[Any]
 _STARS = re.compile(rb"\*+")
 
 
+class _Subscription(NamedTuple):
+    patterns: list[bytes]
+    matches: Callable[[bytes], object]
+    queue: Queue
+    with_senders: bool
+
+
 class Routes:
     """The queues of one connection, with their patterns."""
 
@@ -30,10 +37,12 @@ class Routes:
         self._own_patterns: Counter[bytes] = Counter()
         self._own_matches: Callable[[bytes], object] | None = None
         """Compiled when it is needed."""
-        self._subscriptions: dict[int, tuple[list[bytes], Callable[[bytes], object], Queue]] = {}
+        self._subscriptions: dict[int, _Subscription] = {}
         """By the identity of the queue."""
         self.are_shared = False
         """There has been a subscription object."""
+        self.shows_senders = False
+        """The program has asked who publishes its messages."""
 
     def note_subscribed(self, packet: bytes) -> None:
         """The connection itself has sent this `SUB`."""
@@ -45,12 +54,13 @@ class Routes:
         self._own_patterns -= Counter([spelling(packet[len(UNSUBSCRIBE_WORD) :])])
         self._own_matches = None
 
-    def open(self, packets: Iterable[bytes], queue: Queue) -> None:
+    def open(self, packets: Iterable[bytes], queue: Queue, *, with_senders: bool = False) -> None:
         """From now on, messages that match a pattern of one of these `SUB`, and no others, go to
-        this queue."""
+        this queue; `with_senders` not as they are `shown`."""
         patterns = [packet[len(SUBSCRIBE_WORD) :] for packet in packets]
         matches = compile_patterns(patterns, self._dialect)
-        self._subscriptions[id(queue)] = (list(map(spelling, patterns)), matches, queue)
+        opened = _Subscription(list(map(spelling, patterns)), matches, queue, with_senders)
+        self._subscriptions[id(queue)] = opened
         self.are_shared = True
 
     def close(self, queue: Queue) -> None:
@@ -61,31 +71,38 @@ class Routes:
     def have(self, packet: bytes) -> bool:
         """Whether a queue is for the pattern of this `SUB`."""
         pattern = spelling(packet[len(SUBSCRIBE_WORD) :])
-        opened = (patterns for patterns, _, _ in self._subscriptions.values())
-        return pattern in self._own_patterns or any(pattern in patterns for patterns in opened)
+        opened = self._subscriptions.values()
+        return pattern in self._own_patterns or any(pattern in one.patterns for one in opened)
 
     def clear(self) -> None:
         """Forget everything that waits."""
         self._own.clear()
-        for _, _, queue in self._subscriptions.values():
-            queue.clear()
+        for opened in self._subscriptions.values():
+            opened.queue.clear()
+
+    def shown(self, message: Message) -> Message:
+        """A message as the program gets it."""
+        if self.shows_senders or message.sender is None:
+            return message
+        return Message(message.key, message.payload)
 
     def deliver(self, message: Message) -> None:
         """Put a message into the queues that it is for; only if they `are_shared`."""
         if self._own_matches is None:
             self._own_matches = compile_patterns(self._own_patterns, self._dialect)
+        shown = self.shown(message)
         if self._own_matches(message.key):
-            self._own.add_or_drop(message)
-        for _, matches, queue in self._subscriptions.values():
+            self._own.add_or_drop(shown)
+        for _, matches, queue, with_senders in self._subscriptions.values():
             if matches(message.key):
-                queue.add_or_drop(message)
+                queue.add_or_drop(message if with_senders else shown)
 
     def deliver_gap(self, gap: Lost) -> None:
         """Nobody knows which patterns the missing messages match, so every queue learns of it."""
         if self._own_patterns or not self.are_shared:
             self._own.add_gap(gap)
-        for _, _, queue in self._subscriptions.values():
-            queue.add_gap(gap)
+        for opened in self._subscriptions.values():
+            opened.queue.add_gap(gap)
 
 
 def spelling(pattern: bytes) -> bytes:

@@ -4,6 +4,7 @@ It does no input or output. The formats are in `sbus.protocol.last_values`.
 """
 
 import os
+from collections.abc import Callable, Collection
 
 from sbus.client.message_queue import Lost, MessageQueue, NotKept
 from sbus.errors import (
@@ -15,7 +16,7 @@ from sbus.errors import (
 )
 from sbus.protocol.codes import PACKETS_LOST
 from sbus.protocol.last_values import ASK_AGAIN, Part, parse_part, request_key
-from sbus.protocol.packets import Message
+from sbus.protocol.packets import Message, Sender
 from sbus.protocol.receipts import Receipt
 from sbus.protocol.request_reply import encode_request, parse_answer, reply_key
 
@@ -31,8 +32,8 @@ class Joining:
     """A joiner that waits for its snapshot.
 
     What it receives before its own request is in the snapshot; what it receives after that follows.
-    Anybody who receives the request may answer. Nobody knows the name of another one's snapshot,
-    so nobody can spoil it; the first complete one counts.
+    Anybody who receives the request may answer, and only the answers of some users are
+    trusted. Nobody knows the name of another one's snapshot; the first complete one counts.
     """
 
     def __init__(
@@ -40,20 +41,22 @@ class Joining:
         pattern: bytes,
         own_key: bytes,
         *,
+        uids: Collection[int],
         messages_max: int,
         bytes_max: int,
         may_wait: bool = True,
     ) -> None:
-        """`own_key` is the `!/cred/GID/UID/PID` of the client. All snapshots together, and what
-        follows, have at most `bytes_max` bytes each. After a failure, the joiner `may_wait` for
-        other answers."""
+        """`own_key` is the `!/cred/GID/UID/PID` of the client, and `uids` the users who are
+        trusted. All snapshots together, and what follows, have at most `bytes_max` bytes each.
+        After a failure, the joiner `may_wait` for other answers."""
         self.request_key = request_key(pattern)
         self.reply_key = reply_key(own_key, _new_id())
         self.is_complete = False
         self._bytes_max = bytes_max
         self._may_wait = may_wait
-        self.failures: list[RequestFailed] = []
-        """Of services that do not keep this pattern."""
+        self._uids = uids
+        self.failures: dict[int, RequestFailed] = {}
+        """Of services that do not keep this pattern, or are not trusted, by client."""
         self._token = b""
         self._request = b""
         self._snapshot: list[Part] = []
@@ -84,7 +87,7 @@ class Joining:
         """Take in what the joiner receives next. Raises RequestFailed if the answers are too long,
         or nobody is left who might answer."""
         if isinstance(item, Message) and item.key == self.reply_key:
-            self._feed_answer(item.payload)
+            self._feed_answer(item.payload, item.sender)
         elif isinstance(item, Message) and item.key == self.request_key:
             self._has_begun = self._has_begun or item.payload == self._request
         elif self.is_complete or (self._has_begun and isinstance(item, Message)):
@@ -116,27 +119,39 @@ class Joining:
     def _raise_failure(self) -> None:
         others, failed = self._others, len(self.failures)
         if failed and others is not None and failed >= others and not self.is_complete:
-            raise self.failures[0]
+            raise next(iter(self.failures.values()))
 
-    def _feed_answer(self, payload: bytes) -> None:
+    def _feed_answer(self, payload: bytes, sender: Sender | None) -> None:
         answer = parse_answer(payload)
         if answer.token != self._token or self.is_complete or not self._has_begun:
             return
-        if answer.is_failure and answer.payload == ASK_AGAIN:
+        if sender is None:
+            raise RequestFailed("last values need senders, and this connection has sent sender/off")
+        if sender.uid not in self._uids:
+            users = " and ".join(map(str, sorted(self._uids)))
+            text = f"user {sender.uid} has answered, and only services of {users} are trusted"
+            self._add_failure(sender.client, text)
+        elif answer.is_failure and answer.payload == ASK_AGAIN:
             self._restart()
-            return
-        if answer.is_failure:
-            self._count(len(answer.payload) + PART_BYTES)
+        elif answer.is_failure:
             text = answer.payload.decode(errors="backslashreplace")
-            self.failures.append(RequestFailed(text))
+            self._add_failure(sender.client, text)
+        else:
+            self._feed_part(answer.payload)
+
+    def _add_failure(self, client: int, text: str) -> None:
+        if client not in self.failures:
+            self._count(len(text) + PART_BYTES)
+            self.failures[client] = RequestFailed(text)
             self._raise_failure()
-            return
+
+    def _feed_part(self, payload: bytes) -> None:
         try:
-            part = parse_part(answer.payload)
+            part = parse_part(payload)
         except ProtocolViolation:
             return
         parts = self._parts.setdefault(part.snapshot, [])
-        self._count(len(answer.payload) + PART_BYTES + VALUE_BYTES * len(part.values))
+        self._count(len(payload) + PART_BYTES + VALUE_BYTES * len(part.values))
         if part.number != len(parts):
             return
         parts.append(part)
@@ -152,8 +167,10 @@ class Joining:
                 "inbox_bytes_max if a service keeps so much"
             )
 
-    def move_to(self, queue: MessageQueue[Message | Lost]) -> None:
-        """Put the snapshot, and what has followed so far, into this queue."""
+    def move_to(
+        self, queue: MessageQueue[Message | Lost], shown: Callable[[Message], Message]
+    ) -> None:
+        """Put the snapshot, and what has followed so far, as it is `shown`, into this queue."""
         missing = self._snapshot[-1].missing
         if missing != 0:
             queue.add_gap(NotKept(missing))
@@ -162,7 +179,7 @@ class Joining:
                 queue.add(Message(key, payload))
         for item in self._following.take_many(len(self._following) or 1):
             if isinstance(item, Message):
-                queue.add(item)
+                queue.add(shown(item))
             else:
                 queue.add_gap(item)
 

@@ -14,8 +14,13 @@ in `SEND_PACKETS_MAX` packets: a checkpoint costs more than a packet.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    suppress,
+)
 from itertools import chain, islice
 from typing import Any, Generic, Self, TypeVar
 
@@ -31,6 +36,8 @@ from sbus.client.message_queue import Item, MessageQueue
 from sbus.client.reconnecting import reconnect
 from sbus.client.requests import Requests
 from sbus.errors import Disconnected
+from sbus.protocol import controls
+from sbus.protocol.packets import encode_control
 from sbus.protocol.receipts import Receipt
 
 T = TypeVar("T")
@@ -122,6 +129,21 @@ class WaitingLink(ABC, Generic[Item]):
         if packet is not None:
             await self.send(packet)
             self.link.order.note_sent(packet)
+
+    @asynccontextmanager
+    async def senders_told(self) -> AsyncIterator[None]:
+        """Within the block, the bus tells who has published each message."""
+        self.link.expect_senders()
+        self.link.senders_needed += 1
+        try:
+            await self.send(encode_control(controls.SENDER_ON))
+            yield
+        finally:
+            self.link.senders_needed -= 1
+            with self.give_up_after(REASON_SECONDS_MAX, shield=True), suppress(Disconnected):
+                async with self.sending:  # nobody can ask for senders before they are turned off
+                    if not self.link.wants_senders:
+                        await self._send(encode_control(controls.SENDER_OFF))
 
     async def send_at_end(self, *packets: bytes, requests: Requests | None = None) -> None:
         """Send what ends a block, also when it is cancelled, unless that takes too long."""

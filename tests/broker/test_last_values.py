@@ -1,5 +1,6 @@
 """Last values over a real bus."""
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -12,6 +13,12 @@ import sbus
 from tests.broker.last_values_joiners import run
 from tests.support.bus import Bus, running_bus
 from tests.support.event_loops import on_both_event_loops
+from tests.support.users import (
+    STRANGER,
+    directory_for_everybody,
+    effective_user,
+    needs_root,
+)
 
 TIMEOUT_S = 60.0
 
@@ -24,9 +31,10 @@ async def test_a_joiner_gets_the_newest_of_each_key_and_all_that_follows(bus: Bu
 
 
 @contextmanager
-def served(bus: Bus, keys_max: int = 2) -> Iterator[None]:
-    """A blocking client serves `a/` in another thread."""
-    server = sbus.blocking.connect(bus.address)
+def served(bus: Bus, keys_max: int = 2, uid: int | None = None) -> Iterator[None]:
+    """A blocking client serves `a/` in another thread, perhaps one of this user."""
+    with effective_user(os.geteuid() if uid is None else uid):
+        server = sbus.blocking.connect(bus.address)
     with ThreadPoolExecutor(1) as executor, suppress(sbus.Disconnected):
         serving = executor.submit(server.serve_last_values, "a/", keys_max=keys_max)
         try:
@@ -36,9 +44,9 @@ def served(bus: Bus, keys_max: int = 2) -> Iterator[None]:
         serving.result(TIMEOUT_S)
 
 
-def is_served(client: sbus.blocking.Connection[sbus.Message]) -> bool:
+def is_served(client: sbus.blocking.Connection[sbus.Message], uid: int | None = None) -> bool:
     try:
-        with client.last_values("a/1", timeout_seconds=1):
+        with client.last_values("a/1", uid=uid, timeout_seconds=1):
             return True
     except TimeoutError:
         return False
@@ -65,6 +73,42 @@ def test_the_blocking_client_serves_and_joins(bus: Bus) -> None:
             client.last_values("a/", timeout_seconds=TIMEOUT_S) as messages,
         ):
             messages.receive(timeout_seconds=TIMEOUT_S)
+
+
+@needs_root
+def test_what_a_service_of_another_user_says_counts_where_that_user_is_named() -> None:
+    with (
+        directory_for_everybody() as directory,
+        running_bus(directory, "-o") as bus,
+        sbus.blocking.connect(bus.address) as client,
+        served(bus, uid=STRANGER),
+    ):
+        while not is_served(client, STRANGER):
+            pass
+        client.publish("a/1", "x")
+        with (
+            pytest.raises(sbus.RequestFailed, match=f"user {STRANGER} has answered"),
+            client.last_values("a/", timeout_seconds=TIMEOUT_S),
+        ):
+            raise AssertionError("it trusts a stranger")
+        with client.last_values("a/", uid=STRANGER, timeout_seconds=TIMEOUT_S) as messages:
+            assert messages.receive() == sbus.Message(b"a/1", b"x")
+
+
+@pytest.mark.parametrize("wants_sender", [True, False])
+def test_senders_are_shown_if_the_program_asks_for_them(bus: Bus, wants_sender: bool) -> None:
+    with (
+        served(bus),
+        sbus.blocking.connect(bus.address, sender=wants_sender) as client,
+        client.subscription("b") as others,
+    ):
+        while not is_served(client):
+            pass
+        with client.last_values("a/", timeout_seconds=TIMEOUT_S) as messages:
+            client.publish("a/1", "")
+            client.publish("b", "")
+            received = [one.receive(timeout_seconds=TIMEOUT_S) for one in (messages, others)]
+        assert [message.sender is not None for message in received] == 2 * [wants_sender]
 
 
 def test_neither_a_request_nor_a_value_ends_the_service(bus: Bus) -> None:

@@ -184,6 +184,13 @@ def _publish_all(bus: "Connection[Message]", key: bytes, payloads: Iterable[byte
     "has not kept is reported, and does not count.",
 )
 @click.option(
+    "--last-by",
+    "keeper",
+    metavar="USER",
+    help="With --last: trust the sbusctl last-values of this user.  [default: of yourself, and "
+    "of root]",
+)
+@click.option(
     "--soft",
     type=click.Choice(["queue", "discard", "block", "error"]),
     help="What the bus does when output is too slow and the socket is full.  [default: block, "
@@ -218,6 +225,7 @@ def sub(
     seconds: float | None,
     reconnect: bool,
     with_last: bool,
+    keeper: str | None,
     soft: str | None,
     hard: str | None,
     order: str | None,
@@ -242,6 +250,8 @@ def sub(
         raise click.UsageError("--format and --timestamps are for lines of text, or for JSON")
     if with_last and len(patterns) > 1:
         raise click.UsageError("--last takes one PATTERN")
+    if keeper is not None and not with_last:
+        raise click.UsageError("--last-by is for --last")
     style = style_of(form, template, timestamps=timestamps, sender=sender)
     age = None if age_seconds is None else f"{age_seconds * 1000:.0f}"
     is_slash = selected.link["dialect"] == "slash"
@@ -258,7 +268,7 @@ def sub(
             with hinted(patterns, selected.link["dialect"]):
                 messages: Source = bus
                 if with_last:
-                    messages = _last_values(streams, bus, patterns[0], seconds)
+                    messages = _last_values(streams, bus, patterns[0], keeper, seconds)
                 else:
                     _subscribe(bus, patterns)
             has_all = print_messages(messages, style, count, seconds, began_at)
@@ -273,14 +283,20 @@ def _subscribe(bus: "Connection[Any]", patterns: Iterable[bytes]) -> None:
 
 
 def _last_values(
-    streams: ExitStack, bus: "Connection[Any]", pattern: bytes, seconds: float | None
+    streams: ExitStack,
+    bus: "Connection[Any]",
+    pattern: bytes,
+    keeper: str | None,
+    seconds: float | None,
 ) -> "Subscription[Any]":
     """Raises BusError if no service has answered after so many seconds, or as many as usual."""
     from sbus.client.snapshot import JOIN_SECONDS
+    from sbus.unix.users import user_id
 
     seconds = JOIN_SECONDS if seconds is None else min(seconds, JOIN_SECONDS)
+    uid = None if keeper is None else user_id(keeper)
     try:
-        return streams.enter_context(bus.last_values(pattern, timeout_seconds=seconds))
+        return streams.enter_context(bus.last_values(pattern, uid=uid, timeout_seconds=seconds))
     except TimeoutError:
         raise BusError(
             f"no service has given these last values within {seconds:g} s: perhaps nobody "

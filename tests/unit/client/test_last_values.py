@@ -22,6 +22,7 @@ from sbus.protocol.receipts import Receipt
 from sbus.protocol.request_reply import Envelope, encode_answer, encode_request, parse_request
 
 OWN_KEY = b"!/cred/5/6/7"
+OWN_UID = 6
 REPLY_KEY = b"!/cred/5/6/7/reply/0a"
 Items = list[Message | Lost]
 
@@ -39,15 +40,19 @@ def store_of(
 def joining_of(
     pattern: bytes, *, messages_max: int = 1_000, bytes_max: int = 1_000_000, may_wait: bool = True
 ) -> Joining:
-    return Joining(
-        pattern, OWN_KEY, messages_max=messages_max, bytes_max=bytes_max, may_wait=may_wait
-    )
+    bounds = {"messages_max": messages_max, "bytes_max": bytes_max}
+    return Joining(pattern, OWN_KEY, uids={OWN_UID}, **bounds, may_wait=may_wait)
+
+
+def published(key: bytes, payload: bytes, *, client: int = 1, uid: int = OWN_UID) -> Message:
+    """As it comes to a joiner, with its sender."""
+    return Message(key, payload, Sender(1, client, 5, uid, 7))
 
 
 def answers_of(store: ValueStore, request: Message) -> list[Message]:
     envelope = parse_request(request)
     assert envelope is not None
-    return [Message(*answer) for answer in store.answers(envelope)]
+    return [published(*answer) for answer in store.answers(envelope)]
 
 
 def snapshot_of(store: ValueStore, pattern: bytes) -> dict[bytes, bytes]:
@@ -67,7 +72,7 @@ def joined(store: ValueStore, pattern: bytes) -> Items:
 def moved(joining: Joining) -> Items:
     assert joining.is_complete
     queue = MessageQueue[Message | Lost](losses="report", messages_max=9_999, bytes_max=9_999_999)
-    joining.move_to(queue)
+    joining.move_to(queue, lambda message: message)
     return queue.take_many(9_999)
 
 
@@ -233,8 +238,17 @@ def asking(**options: Any) -> tuple[Joining, Envelope]:
     return joining, envelope
 
 
-def answer(joining: Joining, request: Envelope, payload: bytes, *, fails: bool = False) -> None:
-    joining.feed(Message(request.reply_key, encode_answer(request, payload, is_failure=fails)))
+def answer(
+    joining: Joining,
+    request: Envelope,
+    payload: bytes,
+    *,
+    fails: bool = False,
+    client: int = 1,
+    uid: int = OWN_UID,
+) -> None:
+    content = encode_answer(request, payload, is_failure=fails)
+    joining.feed(published(request.reply_key, content, client=client, uid=uid))
 
 
 @pytest.mark.parametrize("wrong", [b"junk", b"end x 7 0\0\x90", b"end x 0 0\0no values"])
@@ -278,7 +292,47 @@ def test_a_failure_counts_when_nobody_else_may_answer(receipt_first: bool) -> No
     steps(joining, request, clients=3)
     answer(joining, request, b"end s 0 0\0\x90")
     assert moved(joining) == []
-    assert [str(failure) for failure in joining.failures] == ["not all of that"]
+    assert [str(failure) for failure in joining.failures.values()] == ["not all of that"]
+
+
+STRANGER = 4
+SNAPSHOT = b"end s 0 0\0\x91\x92\xc4\x01a\xc4\x01b"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("payload", [SNAPSHOT, b"ask again", b"more s 0 0\0\x90"])
+def test_an_answer_of_another_user_counts_as_none(payload: bytes, fails: bool) -> None:
+    joining, request = asking(bytes_max=2_000)
+    for _ in range(10):
+        answer(joining, request, payload, fails=fails, client=2, uid=STRANGER)
+    assert not joining.is_complete
+    assert not joining.must_ask
+    answer(joining, request, SNAPSHOT)
+    assert moved(joining) == [Message(b"a", b"b")]
+
+
+def test_nobody_but_other_users_having_answered_is_an_error() -> None:
+    joining, request = asking()
+    joining.feed_receipt(Receipt(sent=3, waiting=0, lost=0))
+    for _ in range(2):
+        answer(joining, request, SNAPSHOT, client=2, uid=STRANGER)
+    with pytest.raises(RequestFailed, match=f"user {STRANGER} .* services of {OWN_UID} are"):
+        answer(joining, request, SNAPSHOT, client=3, uid=STRANGER)
+
+
+def test_a_client_that_fails_twice_does_not_stand_for_two() -> None:
+    joining, request = asking()
+    joining.feed_receipt(Receipt(sent=3, waiting=0, lost=0))
+    for _ in range(2):
+        answer(joining, request, b"no", fails=True)
+    answer(joining, request, SNAPSHOT, client=2)
+    assert moved(joining) == [Message(b"a", b"b")]
+
+
+def test_a_joiner_that_is_not_told_senders_says_so() -> None:
+    joining, request = asking()
+    with pytest.raises(RequestFailed, match="sender/off"):
+        joining.feed(Message(request.reply_key, encode_answer(request, SNAPSHOT)))
 
 
 def test_a_request_that_may_be_lost_is_sent_again() -> None:
@@ -294,7 +348,7 @@ def test_answers_to_others_are_ignored() -> None:
     joining = joining_of(b"", messages_max=2)
     joining.feed(Message(joining.request_key, joining.request()))
     joining.feed(Message(joining.request_key, encode_request(REPLY_KEY, b"t", b"")))
-    joining.feed(Message(joining.reply_key, b"other\0end s 0 0\0\x90"))
+    joining.feed(published(joining.reply_key, b"other\0end s 0 0\0\x90"))
     assert not joining.is_complete
 
 
