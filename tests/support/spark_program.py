@@ -7,26 +7,55 @@ and how many rows and tasks a batch read has.
 """
 
 import json
+import os
 import sys
+from typing import TYPE_CHECKING
 
+from tests.support.bus import PROJECT
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+PROGRAM = (sys.executable, "-m", "tests.support.spark_program")
 JAVA_FOR_TESTS = ("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 """For programs that run for seconds: optimising compilers cost them more than they gain."""
+
+
+def program_environment() -> dict[str, str]:
+    """In which a program of tests with a session of its own runs, in any directory."""
+    return {**os.environ, "PYTHONPATH": str(PROJECT), JAVA_FOR_TESTS[0]: JAVA_FOR_TESTS[1]}
+
+
+def writer(spark: "SparkSession", recording: str, out: str, checkpoint: str) -> "DataStreamWriter":
+    stream = spark.readStream.format("sbus").option("startingOffsets", "earliest").load(recording)
+    return stream.writeStream.format("parquet").options(path=out, checkpointLocation=checkpoint)
+
+
+def stream_once(spark: "SparkSession", recording: str, out: str, checkpoint: str) -> None:
+    """Stream what is there."""
+    query = writer(spark, recording, out, checkpoint).trigger(availableNow=True).start()
+    query.awaitTermination()
+
+
+def streamed(spark: "SparkSession", out: str) -> list[tuple[int, str]]:
+    """Offset and value of each row of the files."""
+    rows = spark.read.parquet(out).selectExpr("offset", "string(value) AS value")
+    return [(row.offset, row.value) for row in rows.collect()]
 
 
 def main(master: str, recording: str, out: str, checkpoint: str, how: str) -> None:
     from sbus.pipeline.spark.session import spark_session
 
     spark = spark_session(master=master, conf={"spark.sql.shuffle.partitions": "2"})
-    stream = spark.readStream.format("sbus").option("startingOffsets", "earliest").load(recording)
-    writer = stream.writeStream.format("parquet").options(path=out, checkpointLocation=checkpoint)
     if how == "always":
-        writer.trigger(processingTime="50 milliseconds").start().awaitTermination()
-    writer.trigger(availableNow=True).start().awaitTermination()
+        endless = writer(spark, recording, out, checkpoint)
+        endless.trigger(processingTime="50 milliseconds").start().awaitTermination()
+    stream_once(spark, recording, out, checkpoint)
     batch = spark.read.format("sbus").option("minPartitions", "2").load(recording)
-    streamed = spark.read.parquet(out).selectExpr("offset", "string(value) AS value")
     printed = {
         "java": spark._jvm.System.getProperty("java.home"),  # type: ignore[union-attr]
-        "streamed": [(row.offset, row.value) for row in streamed.collect()],
+        "streamed": streamed(spark, out),
         "rows": batch.count(),
         "tasks": batch.rdd.getNumPartitions(),
     }

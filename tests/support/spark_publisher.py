@@ -6,17 +6,27 @@ It ends when everything that was recorded is published.
 """
 
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
-def main(recording: str, socket: str, checkpoint: str, batch_rows: str) -> None:
-    from sbus.pipeline.spark.session import spark_session
-
-    spark = spark_session(master="local[2]")
+def publish(
+    spark: "SparkSession", recording: str, socket: str, checkpoint: str, batch_rows: str
+) -> None:
     options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": batch_rows}
     stream = spark.readStream.format("sbus").options(**options).load(recording)
     sink = stream.writeStream.format("sbus").option("socket", socket)
     query = sink.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
     query.awaitTermination()
+
+
+def main(*arguments: str) -> None:
+    from sbus.pipeline.spark.session import spark_session
+
+    spark = spark_session(master="local[2]")
+    publish(spark, *arguments)
     spark.stop()
 
 
