@@ -47,11 +47,11 @@ class SmallRecorder:
         """End the segment file."""
         self._table.roll()
 
-    def seal(self) -> None:
-        """Seal what is complete, and delete its segment files."""
+    def seal(self, grace_seconds: float = 0.0) -> None:
+        """Seal what is complete, and delete its segment files after so long."""
         sealer = Sealer(self._directory, self._writer.recorder)
         sealer.seal()
-        sealer.delete_sealed(0)
+        sealer.delete_sealed(grace_seconds)
 
     def _append(self, rows: Sequence[tuple[bytes, bytes]], losses: Losses) -> None:
         first = self._table.next_offset
