@@ -21,7 +21,6 @@ from tests.support.bus import (
     SBUSD,
     START_SECONDS_MAX,
     STOP_SECONDS_MAX,
-    Bus,
     await_file,
     bus_of,
     has_released_output,
@@ -147,7 +146,7 @@ def test_life_at_a_path_over_a_left_over_socket(
 
 
 def test_eight_workers_start_and_end(tmp_path: Path) -> None:
-    with timed("life with 8 workers"), running_bus(tmp_path, workers=8) as bus:
+    with timed("life with 8 workers"), running_bus(tmp_path, workers=8, command=SBUSD) as bus:
         with bus.connect() as client:
             live(client)
         assert len(bus.pids()) > 8
@@ -196,7 +195,7 @@ def test_limits_of_the_command_line_are_in_force(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signal_ends_it_in_order(tmp_path: Path, signum: signal.Signals) -> None:
-    with running_bus(tmp_path) as bus, bus.connect() as client:
+    with running_bus(tmp_path, command=SBUSD) as bus, bus.connect() as client:
         client.whoami()
         stop(bus, signum)
         assert client.receive_until_closed() == []
@@ -228,7 +227,7 @@ def test_signal_at_any_moment_after_bind_leaves_nothing_behind(
 
 def test_hangup_of_the_whole_session_ends_it_in_order(tmp_path: Path) -> None:
     """As when a terminal is closed: every process of the bus gets the signal."""
-    with running_bus(tmp_path) as bus:
+    with running_bus(tmp_path, command=SBUSD) as bus:
         with bus.connect() as client:
             client.whoami()
         for pid in reversed(bus.pids()):  # the first one ends the others
@@ -240,7 +239,7 @@ def test_hangup_of_the_whole_session_ends_it_in_order(tmp_path: Path) -> None:
 
 def test_interrupt_from_the_keyboard_ends_it_in_order(tmp_path: Path) -> None:
     """As with ^C: every process of the bus gets the signal."""
-    with running_bus(tmp_path) as bus:
+    with running_bus(tmp_path, command=SBUSD) as bus:
         with bus.connect() as client:
             client.whoami()
         for pid in reversed(bus.pids()):  # the first one ends the others
@@ -251,7 +250,7 @@ def test_interrupt_from_the_keyboard_ends_it_in_order(tmp_path: Path) -> None:
 
 
 def test_file_that_another_bus_put_in_its_place_is_not_removed(tmp_path: Path) -> None:
-    with running_bus(tmp_path) as older:
+    with running_bus(tmp_path, command=SBUSD) as older:
         for name in (older.address, f"{older.address}.admin"):
             os.unlink(name)
         arguments = ("-fa", older.address, "--workers=1")
@@ -265,7 +264,7 @@ def test_file_that_another_bus_put_in_its_place_is_not_removed(tmp_path: Path) -
 
 
 def test_exit_when_empty_waits_for_the_last_client(tmp_path: Path) -> None:
-    with running_bus(tmp_path, "-c") as bus:
+    with running_bus(tmp_path, "-c", command=SBUSD) as bus:
         with bus.connect() as last:
             with bus.connect() as first:
                 first.whoami()
@@ -281,10 +280,11 @@ def test_exit_when_empty_waits_for_the_last_client(tmp_path: Path) -> None:
 # -- readiness -------------------------------------------------------------------------------------
 
 
-def test_no_process_of_a_ready_bus_holds_its_input_or_output(bus: Bus) -> None:
-    pids = bus.pids()
-    assert len(pids) > 2
-    assert {pid: has_released_output(pid) for pid in pids} == dict.fromkeys(pids, True)
+def test_no_process_of_a_ready_bus_holds_its_input_or_output(tmp_path: Path) -> None:
+    with running_bus(tmp_path, command=SBUSD) as bus:
+        pids = bus.pids()
+        assert len(pids) > 2
+        assert {pid: has_released_output(pid) for pid in pids} == dict.fromkeys(pids, True)
 
 
 def test_input_is_closed_too(path: str) -> None:

@@ -53,7 +53,7 @@ def test_it_is_notified_of_the_start_and_of_the_end(
 ) -> None:
     with service_manager(tmp_path) as manager:
         managed_by(manager, monkeypatch)
-        with running_bus(tmp_path) as bus, bus.connect() as client:
+        with running_bus(tmp_path, command=SBUSD) as bus, bus.connect() as client:
             ready = manager.next()
             assert ready.keys() == {"READY", "STATUS", "MAINPID"}
             assert (ready["READY"], ready["MAINPID"]) == ("1", str(bus.process.pid))
@@ -74,7 +74,10 @@ def test_it_is_notified_of_a_reload(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     file.write_text("")
     with service_manager(tmp_path) as manager:
         managed_by(manager, monkeypatch)
-        with running_bus(tmp_path, "--config", str(file)) as bus, administer(bus) as admin:
+        with (
+            running_bus(tmp_path, "--config", str(file), command=SBUSD) as bus,
+            administer(bus) as admin,
+        ):
             assert manager.next()["READY"] == "1"
             began_usec = time.monotonic_ns() // 1000
             admin.ask("reload")
@@ -160,7 +163,7 @@ def test_in_the_background_it_learns_the_daemon_s_process_id(
 def test_only_the_front_can_reach_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with service_manager(tmp_path) as manager:
         managed_by(manager, monkeypatch)
-        with running_bus(tmp_path) as bus:
+        with running_bus(tmp_path, command=SBUSD) as bus:
             assert {pid: datagram_sockets(pid) for pid in bus.pids()} == {
                 pid: int(pid == bus.process.pid) for pid in bus.pids()
             }
@@ -183,7 +186,7 @@ def test_a_hung_worker_is_replaced_while_the_watchdog_is_fed(
     watchdog_s = 2.0
     with service_manager(tmp_path) as manager:
         managed_by(manager, monkeypatch, watchdog_s)
-        with running_bus(tmp_path, *QUICK, workers=2) as bus:
+        with running_bus(tmp_path, *QUICK, workers=2, command=SBUSD) as bus:
             hung = worker_pids(bus)[1]
             os.kill(hung, signal.SIGSTOP)
             while not is_replaced(bus, 1, hung):
@@ -201,7 +204,7 @@ def test_a_hung_front_or_fork_server_feeds_no_watchdog(
     watchdog_s = 0.4
     with service_manager(tmp_path) as manager:
         managed_by(manager, monkeypatch, watchdog_s)
-        with running_bus(tmp_path, *QUICK, workers=1) as bus:
+        with running_bus(tmp_path, *QUICK, workers=1, command=SBUSD) as bus:
             assert manager.is_fed_within(10)
             with stopped(bus.process.pid if part == "front" else fork_server_pid(bus)):
                 manager.discard()

@@ -95,7 +95,7 @@ def test_the_admin_address_of_a_live_bus_is_in_use(live: Path) -> None:
 
 
 def test_a_bus_that_exits_when_empty_does_not_notice_another_start(tmp_path: Path) -> None:
-    with running_bus(tmp_path, "-c") as bus:
+    with running_bus(tmp_path, "-c", command=SBUSD) as bus:
         refusal(tmp_path, "-rfa", bus.address)
         exchange(bus.address)
         assert bus.process.wait(GONE_SECONDS_MAX) == 0

@@ -638,7 +638,7 @@ def take_over(bus: Bus, *options: str) -> subprocess.Popen[bytes]:
 
 
 def test_a_program_with_another_command_line_takes_over(tmp_path: Path) -> None:
-    with running_bus(tmp_path) as bus, several_clients(bus, 2) as (client, other):
+    with running_bus(tmp_path, command=SBUSD) as bus, several_clients(bus, 2) as (client, other):
         client.sub(b"k")
         client.whoami()
         with take_over(bus, "--workers", "3") as process:
@@ -666,7 +666,7 @@ def test_where_no_bus_runs_there_is_nothing_to_take_over(tmp_path: Path) -> None
 def test_other_administrators_may_not_take_over() -> None:
     with directory_for_everybody() as directory:
         options = ("--others", "--admin-group", str(STRANGER))
-        with running_bus(directory, *options) as bus:
+        with running_bus(directory, *options, command=SBUSD) as bus:
 
             def is_refused() -> bool:
                 with administer(bus) as admin:
@@ -711,7 +711,7 @@ def test_the_pidfile_belongs_to_the_new_bus(tmp_path: Path) -> None:
 
 
 def test_a_bus_without_a_pidfile_gets_none(tmp_path: Path) -> None:
-    with running_bus(tmp_path) as bus, (tmp_path / "stderr").open("wb") as stderr:
+    with running_bus(tmp_path, command=SBUSD) as bus, (tmp_path / "stderr").open("wb") as stderr:
         subprocess.run(
             [*SBUSD, "--take-over", "-a", bus.address, "-p", str(tmp_path / "pid")],
             stdin=subprocess.DEVNULL,

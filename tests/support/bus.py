@@ -1,8 +1,9 @@
 """A real bus in its own processes, for the length of a `with` block.
 
-The daemon is started as users start it, in the foreground, and is ready when it has closed its
-standard output. At the end it gets SIGTERM, and then it must end with status 0, take all of its
-processes with it and leave no socket behind.
+The daemon runs in the foreground, and is ready when it has closed its standard output. `bus_of`
+starts it as users do; `running_bus` forks it, which is faster, unless it is given a command. At the
+end it gets SIGTERM, and then it must end with status 0, take all of its processes with it and leave
+no socket behind.
 """
 
 import os
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from sbus.bench.proc import process_tree
 from sbus.limits import OPERATION_CPU_SECONDS_MAX
+from tests.support.forked_sbusd import ForkedSbusd
 from tests.support.raw_client import RawClient
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -53,6 +55,8 @@ def sbusd_with_few_descriptors(count: int) -> tuple[str, ...]:
     return (sys.executable, "-c", limited, str(count), *SBUSD)
 
 
+Process = subprocess.Popen[bytes] | ForkedSbusd
+
 meanwhile_on: Callable[["Bus"], AbstractContextManager[object]] = nullcontext
 """What happens on every bus of `running_bus` during its block."""
 
@@ -60,7 +64,7 @@ meanwhile_on: Callable[["Bus"], AbstractContextManager[object]] = nullcontext
 class Bus:
     """A running bus: its `address`, and `process`, the one that was started."""
 
-    def __init__(self, address: str, process: subprocess.Popen[bytes], stderr: Path) -> None:
+    def __init__(self, address: str, process: Process, stderr: Path) -> None:
         self.address = address
         self.process = process
         self._stderr = stderr
@@ -94,12 +98,13 @@ def running_bus(
     *options: str,
     workers: int = 2,
     placement: str = "spread",
-    command: Sequence[str] = SBUSD,
+    command: Sequence[str] | None = None,
 ) -> Iterator[Bus]:
     """Run a bus on a socket in `directory` with more `options`; see this module's title.
 
-    By default its clients are spread over the workers, so that messages cross between them.
-    If the block ended the process itself, it also checks the exit status.
+    By default its clients are spread over the workers, so that messages cross between them. Tests
+    of how a bus starts give `SBUSD` for its command. If the block ended the process itself,
+    it also checks the exit status.
     """
     address = str(directory / "bus.socket")
     serving = ("--workers", str(workers), "--placement", placement)
@@ -117,24 +122,28 @@ def bus_of(
     directory: Path,
     *arguments: str,
     address: str | None = None,
-    command: Sequence[str] = SBUSD,
+    command: Sequence[str] | None = SBUSD,
     pass_fds: Sequence[int] = (),
 ) -> Iterator[Bus]:
     """Run a bus with just these arguments, `-f` among them.
 
     Clients reach it at `address`; None when it prints where. Its standard error is kept in
-    `directory`.
+    `directory`. With no command, it is forked.
     """
     stderr = directory / "bus.stderr"
+    process: Process
     with stderr.open("wb") as errors:
-        process = subprocess.Popen(
-            [*command, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            env=sbusd_environment(),
-            pass_fds=pass_fds,
-        )
+        if command is None:
+            process = ForkedSbusd([*RUN_AS_SELF, *arguments], errors, sbusd_environment())
+        else:
+            process = subprocess.Popen(
+                [*command, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=sbusd_environment(),
+                pass_fds=pass_fds,
+            )
     try:
         printed = wait_for_end_of_output(process, START_SECONDS_MAX).decode()
         bus = Bus(address or printed.removesuffix("\n"), process, stderr)
@@ -181,7 +190,7 @@ def has_released_output(pid: int) -> bool:
         return False
 
 
-def wait_for_end_of_output(process: subprocess.Popen[bytes], timeout_s: float) -> bytes:
+def wait_for_end_of_output(process: Process, timeout_s: float) -> bytes:
     """What the process prints, until every holder of its standard output has closed it."""
     assert process.stdout is not None
     deadline = time.monotonic() + timeout_s
@@ -229,7 +238,7 @@ def wait_until_gone(pid: int, timeout_s: float) -> bool:
         os.close(handle)
 
 
-def kill_tree(process: subprocess.Popen[bytes]) -> None:
+def kill_tree(process: Process) -> None:
     """Kill every process of this bus that still runs, whatever the test did."""
     for pid in reversed(process_tree(process.pid)):
         try:

@@ -1,0 +1,56 @@
+"""A process that has imported what a bus needs, and forks buses: `python -m` this file FD.
+
+A packet on the descriptor FD is JSON. It is either the arguments of `sbusd` for a new bus, with its
+environment and working directory, beside the descriptors of its standard output and error, and is
+answered with the pid; or it is the pid of one that has ended, and is answered with its exit status,
+negative for a signal. This process has one thread, so forking is sound.
+"""
+
+import gc
+import json
+import os
+import socket
+import sys
+
+import sbus.broker.bus
+import sbus.cli.sbusd.rights  # noqa: F401
+from sbus.cli.sbusd.command import main
+
+PACKET_BYTES_MAX = 100_000
+
+
+def serve(link: socket.socket) -> None:
+    while True:
+        packet, descriptors, _, _ = socket.recv_fds(link, PACKET_BYTES_MAX, 2)
+        if not packet:
+            return
+        asked = json.loads(packet)
+        if isinstance(asked, int):
+            _, status = os.waitpid(asked, 0)
+            answer = os.waitstatus_to_exitcode(status)
+        elif (answer := os.fork()) == 0:
+            link.close()
+            become_bus(descriptors, **asked)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        link.send(b"%d" % answer)
+
+
+def become_bus(
+    output_and_errors: list[int], arguments: list[str], environment: dict[str, str], directory: str
+) -> None:
+    """Run `sbusd` as if this process had been started for it; ends with SystemExit."""
+    os.chdir(directory)
+    for number, descriptor in enumerate(output_and_errors, start=1):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.orig_argv[1:] = ["-P", "-m", "sbus.cli.sbusd", *arguments]
+    sys.argv[1:] = arguments
+    main()
+
+
+if __name__ == "__main__":
+    gc.freeze()
+    serve(socket.socket(fileno=int(sys.argv[1])))
