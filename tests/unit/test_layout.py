@@ -40,9 +40,11 @@ FLOORS = {
     "sbus.validation": 2,
     "sbus.unix": 2,
     "sbus.bus_options": 3,
+    "sbus.toml_file": 3,
     "sbus.shared": 3,
     "sbus.client": 3,
     "sbus": 4,  # sbus/__init__.py itself, and PUBLIC: what users import
+    "sbus.bridge": 4,
     "sbus.broker": 4,
     "sbus.demo": 5,
     "sbus.cli": 5,

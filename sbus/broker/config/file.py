@@ -6,8 +6,6 @@ mistake is reported, with its place.
 
 import json
 import os
-import stat
-import tomllib
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, TypeVar
 
@@ -19,10 +17,8 @@ from sbus.broker.config.access_policy import RULES_MAX
 from sbus.bus_options import OPTIONS, WORKERS_MAX, Kind, Option
 from sbus.errors import ConfigurationError
 from sbus.limits import Limits, UserLimits
+from sbus.toml_file import parse_toml, read_regular
 from sbus.validation import choose_from, explain, printable
-
-FILE_BYTES_MAX: Final = 1024 * 1024
-"""Far more than a file with `RULES_MAX` rules needs; what is larger is another kind of file."""
 
 T = TypeVar("T")
 NonEmpty = Annotated[list[T], Meta(min_length=1)]
@@ -92,7 +88,7 @@ def read_config(path: str) -> ConfigFile:
     """What the file at `path` says. Raises ConfigurationError: one line with the file, the place,
     and what is wrong there."""
     try:
-        return parse_config(_read(path), path)
+        return parse_config(read_regular(path), path)
     except OSError as error:
         raise ConfigurationError(f"cannot read {printable(path)}: {error.strerror}") from error
     except ConfigurationError as error:
@@ -101,7 +97,7 @@ def read_config(path: str) -> ConfigFile:
 
 def parse_config(data: bytes, path: str = "") -> ConfigFile:
     """What a file with these bytes says. Raises ConfigurationError without the path."""
-    tables = _convert(_parse_toml(data), _Tables, "")
+    tables = _convert(parse_toml(data), _Tables, "")
     directory = os.path.dirname(os.path.abspath(path))
     bus = _fields(tables.bus, _BusTable, "bus")
     return ConfigFile(
@@ -157,38 +153,6 @@ def _option(option: Option, value: Any, directory: str) -> Any:
     if "\0" in value:
         raise ConfigurationError(f"bus.{option.name}: a path cannot contain a NUL")
     return os.path.join(directory, value)
-
-
-# -- reading --------------------------------------------------------------------------------------
-def _read(path: str) -> bytes:
-    """The bytes of a regular file. Raises OSError, ConfigurationError."""
-    # Without O_NONBLOCK, opening a pipe would wait for somebody to write to it.
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ConfigurationError("not a regular file; name a TOML file")
-        data = file.read(FILE_BYTES_MAX + 1)
-    if len(data) > FILE_BYTES_MAX:
-        raise ConfigurationError(f"it has more than {FILE_BYTES_MAX} bytes; is it the right file?")
-    return data
-
-
-def _parse_toml(data: bytes) -> dict[str, Any]:
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ConfigurationError(
-            f"line {line} is not UTF-8: it holds the byte 0x{data[error.start]:02x}"
-        ) from error
-    try:
-        # With a newline at its end, a mistake in the last line has a number as well.
-        return tomllib.loads(f"{text}\n")
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"not valid TOML: {printable(str(error))}") from error
-    except RecursionError as error:
-        raise ConfigurationError("arrays or tables are nested too deeply") from error
-    except ValueError as error:
-        raise ConfigurationError("a number has too many digits") from error
 
 
 # -- writing ---------------------------------------------------------------------------------------

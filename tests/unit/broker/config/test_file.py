@@ -17,12 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbus.broker.config.access_policy import RULE_KEYS_MAX, RULES_MAX, AccessRule, Permission
-from sbus.broker.config.file import FILE_BYTES_MAX, ConfigFile, parse_config, read_config
+from sbus.broker.config.file import ConfigFile, parse_config, read_config
 from sbus.broker.config.resolution import Resolved, resolve
 from sbus.broker.config.settings import BusSettings
 from sbus.errors import ConfigurationError
 from sbus.limits import Limits
 from sbus.protocol.keys import DOT, SLASH, Dialect
+from sbus.toml_file import FILE_BYTES_MAX
 from tests.support.users import UNPRIVILEGED, directory_for_everybody, effective_user
 
 EXAMPLE = b"""

@@ -1,0 +1,51 @@
+"""The configuration file of a bridge, and one clear error for each mistake in it."""
+
+import pytest
+
+from sbus.bridge.configuration import default_origin, parse_configuration
+from sbus.errors import ConfigurationError
+
+GOOD = """
+[channels.lamps]
+patterns = ["lamps/", "doors/*/state"]
+[links.office]
+servers = ["nats://a:4222", "tls://b:4222"]
+export = ["lamps"]
+import = ["lamps"]
+"""
+
+
+def test_reads_channels_and_links() -> None:
+    found = parse_configuration(GOOD.encode(), "/run/x")
+    assert found.channels["lamps"].encoded_patterns == [b"lamps/", b"doors/*/state"]
+    assert found.links["office"].imports == ["lamps"]
+    assert found.address == "/run/x"
+    assert found.origin == default_origin("/run/x") != default_origin("/run/y")
+    assert str(found) == "links: 1, channels: 1, exported: 1, imported: 1"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error"),
+    [
+        ("[links.office]", "[links.'of fice']", "links.of fice: a name has letters"),
+        ('"lamps/"', '"!/cred/1/2/3/"', "channels.lamps.patterns[0]: reserved keys and secret"),
+        ('"lamps/"', '"a*b"', "channels.lamps.patterns[0]: this pattern matches no key"),
+        ('"lamps/"', f'"{"a" * 5000}"', "channels.lamps.patterns[0]: the pattern has 5000 bytes"),
+        ('export = ["lamps"]', 'export = ["x"]', "links.office.export: there is no channel 'x'"),
+        ('export = ["lamps"]', "exports = []", "there is no such field; did you mean export?"),
+        ('export = ["lamps"]', "export = 1", "links.office.export: expected an array"),
+        ('import = ["lamps"]', 'uplink = "/x"', "links.office: either servers, or uplink"),
+        ('import = ["lamps"]', 'prefix = "a b"', "links.office.prefix: words of letters"),
+        ('import = ["lamps"]', 'key = "/x"', "links.office: certificate and key belong together"),
+        ('import = ["lamps"]', 'ca = "/nowhere"', "links.office.ca: cannot read /nowhere"),
+        ('"nats://a:4222"', '"http://a"', "links.office.servers: 'http://a' is no nats:// URL"),
+        ("[links.office]", "durable = {}\n[links.office]", "channels.lamps.durable: needs a dir"),
+        (GOOD, "[bridge]\norigin='.'", "bridge.origin: letters"),
+        (GOOD, "", "links: there are none"),
+    ],
+)
+def test_a_mistake_is_one_clear_error(old: str, new: str, error: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse_configuration(GOOD.replace(old, new).encode(), "/run/x")
+    assert error in str(caught.value)
+    assert "\n" not in str(caught.value)
