@@ -19,6 +19,7 @@ COMMAND = "sbusctl"
 VERBS_BY_MODULE = {
     "sbus.cli.sbusctl.action_verbs": (*("drain", "kick", "limit", "move", "reload", "upgrade"),),
     "sbus.cli.sbusctl.bench_verb": ("bench",),
+    "sbus.cli.sbusctl.bridge_verbs": ("bridge", "bridges"),
     "sbus.cli.sbusctl.inspection_verbs": ("clients", "explain", "me", "subs", "users"),
     "sbus.cli.sbusctl.message_verbs": ("ping", "pub", "sub", "whoami"),
     "sbus.cli.sbusctl.metrics_verb": ("metrics",),

@@ -1,0 +1,99 @@
+"""A bridge, put together from its configuration: the local bus, the links, and what it tells of
+itself."""
+
+import asyncio
+import signal
+from collections.abc import Callable
+
+from sbus.bridge.configuration import Configuration
+from sbus.bridge.exchange import Exchange
+from sbus.bridge.local_bus import STATUS_KEY, ChannelReader, LocalPublisher, publishing
+from sbus.bridge.nats_link import NatsLink
+from sbus.bridge.status import status_of
+from sbus.client.asynchronous import connect
+from sbus.errors import reason_of
+from sbus.unix.notify import Notifier
+
+BEAT_SECONDS = 1.0
+REPORTED_MAX = 1_000
+"""What was reported, and is not reported again."""
+
+
+class Bridge:
+    """One bridge; `report` gets lines for people."""
+
+    def __init__(self, plan: Configuration, report: Callable[[str], None]) -> None:
+        self.plan = plan
+        self._report_line = report
+        self._reported: set[str] = set()
+        self.publisher = LocalPublisher(plan.channels, self.report)
+        self.exchange = Exchange(plan, self.publisher.deliver, self.report)
+        self.links = [
+            NatsLink(name, link, self.exchange, self._want, self.report)
+            for name, link in plan.links.items()
+        ]
+        for link in self.links:
+            link.wait_import_room = self.publisher.wait_room
+        self.exchange.ports[:] = self.links
+        exported = {name for link in self.links for name in link.exports}
+        self.readers = {
+            name: ChannelReader(name, plan.channels[name], self.exchange) for name in exported
+        }
+
+    def report(self, key: str, text: str) -> None:
+        """Report this, once."""
+        if key not in self._reported:
+            if len(self._reported) >= REPORTED_MAX:
+                self._reported.clear()
+            self._reported.add(key)
+            self._report_line(text)
+
+    def _want(self, channel: str) -> None:
+        self.readers[channel].wanted.set()
+
+    async def run(self, notifier: Notifier) -> None:
+        """Serve until SIGTERM or SIGINT. Raises SbusError."""
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        try:
+            async with publishing(self.plan.address) as bus, asyncio.TaskGroup() as tasks:
+                running = [
+                    tasks.create_task(self.publisher.run(bus)),
+                    tasks.create_task(self.publisher.watch(bus)),
+                    tasks.create_task(self._answer()),
+                    tasks.create_task(self._beat(notifier)),
+                ]
+                for reader in self.readers.values():
+                    running.append(
+                        tasks.create_task(reader.run(self.plan.address, self._wait_room))
+                    )
+                running += [tasks.create_task(link.run()) for link in self.links]
+                notifier.ready(str(self.plan))
+                await stop.wait()
+                notifier.stopping("stopping")
+                for task in running:
+                    task.cancel()
+        except BaseExceptionGroup as group:
+            raise reason_of(group) from group
+
+    async def _wait_room(self) -> None:
+        for link in self.links:
+            await link.room.wait()
+
+    async def _beat(self, notifier: Notifier) -> None:
+        clock = asyncio.get_running_loop().time
+        while True:
+            self.exchange.tick(clock())
+            if notifier.watchdog_seconds is not None:
+                notifier.alive()
+            await asyncio.sleep(BEAT_SECONDS)
+
+    async def _answer(self) -> None:
+        """Answer requests for the status of the bridge."""
+        async with (
+            connect(self.plan.address, reconnect=True) as bus,
+            bus.requests(STATUS_KEY) as requests,
+        ):
+            async for request in requests:
+                await request.reply(status_of(self).encode())

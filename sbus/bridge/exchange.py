@@ -1,0 +1,203 @@
+"""Where each message goes: from the local bus to the links, and from a link to the bus and to the
+other links. Without input or output.
+
+What a link brings is put in order by the ledger of its channel and origin. What the ledger delivers
+goes to the local bus, and on to every other link that exports the channel, unless the origin itself
+publishes there. A message of the own origin is dropped, so a loop ends where it began.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from sbus.bridge.configuration import Configuration
+from sbus.bridge.envelope import Claim, Crossing, Envelope, encode_claim
+from sbus.bridge.ledger import Gap, Ledger
+from sbus.protocol.packets import Message
+from sbus.unix.script_names import ScriptNames
+
+ORIGINS_MAX = 4_096
+"""Whose messages a channel has had; others are refused, as anybody can invent one."""
+
+
+class Port(Protocol):
+    """A link as the exchange sees it: it takes what is to be sent, or counts it as given up."""
+
+    name: str
+    exports: frozenset[str]
+
+    def send(self, crossing: Crossing) -> None: ...
+
+    def beat(self, channel: str, origin: str, envelope: Envelope) -> None: ...
+
+
+class Deliver(Protocol):
+    """The local bus as the exchange sees it."""
+
+    def __call__(self, channel: str, origin: str, epoch: str, item: Crossing | Gap) -> None: ...
+
+
+class Numbers:
+    """Those of the messages that this bus exports in one channel."""
+
+    def __init__(self) -> None:
+        self.last = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a new epoch: nobody knows how many messages are missing."""
+        self.epoch = os.urandom(8).hex()
+        self.last = 0
+
+
+class Exchange:
+    """All of one bridge."""
+
+    def __init__(
+        self, plan: Configuration, deliver: Deliver, report: Callable[[str, str], None]
+    ) -> None:
+        """`report` gets what is wrong, and a key by which it is told once."""
+        self.plan = plan
+        self.ports: list[Port] = []
+        self.numbers = {name: Numbers() for name in plan.channels}
+        self.ledgers: dict[str, dict[str, Ledger[Crossing]]] = {name: {} for name in plan.channels}
+        self.looped = 0
+        """Messages of the own origin that came back."""
+        self._deliver = deliver
+        self._report = report
+        self._own_epochs: set[str] = set()
+        self._scripts = ScriptNames()
+        self._claims: dict[int, str] = {}
+
+    # -- from the local bus --------------------------------------------------------------------
+    def export(self, channel: str, message: Message) -> None:
+        """A client of the local bus has published this."""
+        numbers = self.numbers[channel]
+        numbers.last += 1
+        envelope = Envelope(numbers.epoch, numbers.last, self.plan.origin, self._claim_of(message))
+        crossing = Crossing(channel, self.plan.origin, envelope, message.key, message.payload)
+        for port in self.ports:
+            if channel in port.exports:
+                port.send(crossing)
+
+    def export_gap(self, channel: str, count: int | None) -> None:
+        """The local bus has lost messages of the channel on the way to this bridge."""
+        if count is None:
+            self.numbers[channel].begin()
+        else:
+            self.numbers[channel].last += count
+
+    def _claim_of(self, message: Message) -> str:
+        sender = message.sender
+        assert sender is not None
+        claim = self._claims.get(sender.client)
+        if claim is None:
+            if len(self._claims) >= ORIGINS_MAX:
+                self._claims.clear()
+            program = _program(sender.pid)
+            shown = self._scripts.name(sender.client, sender.pid, program) or program
+            text = shown.decode(errors="backslashreplace")
+            claim = encode_claim(Claim(self.plan.host, sender.uid, text))
+            self._claims[sender.client] = claim
+        return claim
+
+    # -- from a link ---------------------------------------------------------------------------
+    def arrived(self, port: Port, crossing: Crossing, now: float) -> None:
+        """A link has brought a message."""
+        envelope = crossing.envelope
+        ledger = self._ledger(crossing.channel, crossing.origin, envelope.epoch)
+        if ledger is not None:
+            way = (port.name, envelope.via)
+            given = ledger.feed(way, envelope.epoch, envelope.number, crossing, now)
+            self._pass_on(port, crossing.channel, crossing.origin, ledger, given)
+
+    def beaten(self, port: Port, channel: str, origin: str, beat: Envelope, now: float) -> bool:
+        """A link has told the number of the last message; returns whether the origin is new."""
+        is_new = origin not in self.ledgers[channel]
+        ledger = self._ledger(channel, origin, beat.epoch)
+        if ledger is None:
+            return False
+        is_new = is_new or ledger.epoch != beat.epoch
+        given = ledger.heartbeat((port.name, beat.via), beat.epoch, beat.number, now)
+        self._pass_on(port, channel, origin, ledger, given)
+        return is_new
+
+    def _ledger(self, channel: str, origin: str, epoch: str) -> Ledger[Crossing] | None:
+        if origin == self.plan.origin:
+            self._note_own(channel, epoch)
+            return None
+        ledgers = self.ledgers[channel]
+        ledger = ledgers.get(origin)
+        if ledger is None and len(ledgers) < ORIGINS_MAX:
+            ledger = ledgers[origin] = Ledger()
+        return ledger
+
+    def _note_own(self, channel: str, epoch: str) -> None:
+        self.looped += 1
+        if epoch == self.numbers[channel].epoch:
+            self._own_epochs.add(epoch)
+        elif epoch not in self._own_epochs:
+            self._report(
+                f"origin {self.plan.origin}",
+                f"another bridge has the origin {self.plan.origin} of this one, or an earlier run "
+                "of this one is still heard; if it is another: set bridge.origin on one of them",
+            )
+
+    def _pass_on(
+        self,
+        port: Port | None,
+        channel: str,
+        origin: str,
+        ledger: Ledger[Crossing],
+        given: list[Crossing | Gap],
+    ) -> None:
+        for item in given:
+            self._deliver(channel, origin, ledger.epoch, item)
+            if isinstance(item, Gap):
+                continue
+            for other in self._transit_ports(port, channel, origin, ledger):
+                envelope = msgspec.structs.replace(item.envelope, via=self.plan.origin)
+                other.send(msgspec.structs.replace(item, envelope=envelope))
+
+    def _transit_ports(
+        self, port: Port | None, channel: str, origin: str, ledger: Ledger[Crossing]
+    ) -> list[Port]:
+        if len(self.ports) == 1:
+            return []
+        return [
+            other
+            for other in self.ports
+            if other is not port
+            and channel in other.exports
+            and (other.name, origin) not in ledger.ways
+        ]
+
+    # -- each second ---------------------------------------------------------------------------
+    def tick(self, now: float) -> None:
+        """Give up silent ways, and tell the links the last numbers."""
+        for channel, ledgers in self.ledgers.items():
+            for origin, ledger in ledgers.items():
+                self._pass_on(None, channel, origin, ledger, ledger.expire(now))
+        for port in self.ports:
+            for channel in port.exports:
+                self.beat(port, channel)
+
+    def beat(self, port: Port, channel: str) -> None:
+        """Tell a link the last numbers of a channel."""
+        numbers = self.numbers[channel]
+        own = self.plan.origin
+        port.beat(channel, own, Envelope(numbers.epoch, numbers.last, own))
+        for origin, ledger in self.ledgers[channel].items():
+            is_elsewhere = any(name != port.name for name, _ in ledger.ways)
+            if is_elsewhere and (port.name, origin) not in ledger.ways:
+                port.beat(channel, origin, Envelope(ledger.epoch, ledger.next - 1, own))
+
+
+def _program(pid: int) -> bytes:
+    try:
+        with open(f"/proc/{pid}/comm", "rb") as file:
+            return file.read(64).removesuffix(b"\n")
+    except OSError:
+        return b""

@@ -1,0 +1,194 @@
+"""The local side of a bridge: one connection that publishes what other buses sent, and one for each
+channel that is exported, so that a channel's losses are its own.
+
+The publishing connection has the name `bridge`. What a client with this name has published is not
+exported, whoever's it is, so two bridges of one bus do not send each other's messages round.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import msgspec
+
+from sbus.bridge.configuration import Channel
+from sbus.bridge.envelope import Crossing, decode_claim
+from sbus.bridge.exchange import Exchange
+from sbus.bridge.ledger import Gap
+from sbus.client.asynchronous import connect
+from sbus.client.connection import Connection
+from sbus.client.message_queue import Lost, Reconnected
+from sbus.errors import BusError, ConfigurationError, MessagesUnconfirmed, PacketRefused
+from sbus.protocol.keys import SLASH, is_reserved
+from sbus.protocol.packets import Message
+from sbus.protocol.pattern_matching import compile_patterns
+from sbus.protocol.presence import parse_change
+from sbus.protocol.presence_keys import PRESENCE
+
+NAME = "bridge"
+LOST_KEY = b"bridge/lost/"
+FROM_KEY = b"bridge/from/"
+STATUS_KEY = b"bridge/status"
+WAITING_BYTES_MAX = 16 * 1024 * 1024
+"""Of what waits to be published; then no more is read from NATS."""
+_MESSAGE_BYTES = 128
+_encode = msgspec.json.Encoder().encode
+
+
+class LocalPublisher:
+    """Publishes in order what the exchange delivers."""
+
+    def __init__(self, channels: dict[str, Channel], report: Callable[[str, str], None]) -> None:
+        self.published = dict.fromkeys(channels, 0)
+        self.refused = dict.fromkeys(channels, 0)
+        """Messages whose keys are none of the channel's, as this host knows it."""
+        self.waiting_bytes = 0
+        self._channels = channels
+        self._accepts = {
+            name: compile_patterns(channel.encoded_patterns, SLASH)
+            for name, channel in channels.items()
+        }
+        self._report = report
+        self._waiting: deque[tuple[bytes, bytes]] = deque()
+        self._news = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+
+    def deliver(self, channel: str, origin: str, epoch: str, item: Crossing | Gap) -> None:
+        """Publish this after everything before it."""
+        if isinstance(item, Gap):
+            told = {"origin": origin, "epoch": epoch, "first": item.first, "count": item.count}
+            self._add(LOST_KEY + channel.encode(), _encode(told))
+            return
+        if is_reserved(item.key, SLASH) or not self._accepts[channel](item.key):
+            self.refused[channel] += 1
+            return
+        if self._channels[channel].claims:
+            self._add(FROM_KEY + channel.encode(), claim_note(item))
+        self.published[channel] += 1
+        self._add(item.key, item.payload)
+
+    def _add(self, key: bytes, payload: bytes) -> None:
+        self._waiting.append((key, payload))
+        self.waiting_bytes += len(key) + len(payload) + _MESSAGE_BYTES
+        self._news.set()
+        if self.waiting_bytes > WAITING_BYTES_MAX:
+            self._room.clear()
+
+    async def wait_room(self) -> None:
+        """Return when there is room for more."""
+        await self._room.wait()
+
+    async def run(self, bus: Connection[Any]) -> None:
+        """Publish until cancelled."""
+        while True:
+            while self._waiting:
+                key, payload = self._waiting[0]
+                try:
+                    await bus.publish(key, payload)
+                except PacketRefused as refused:
+                    self._report(refused.code, f"the local bus takes no such message: {refused}")
+                self._waiting.popleft()
+                self.waiting_bytes -= len(key) + len(payload) + _MESSAGE_BYTES
+            self._room.set()
+            self._news.clear()
+            await self._news.wait()
+
+    async def watch(self, bus: Connection[Any]) -> None:
+        """Report what the bus refuses."""
+        while True:
+            try:
+                await bus.receive()
+            except PacketRefused as refused:
+                self._report(refused.code, f"the local bus refused a message: {refused}")
+            except MessagesUnconfirmed as unconfirmed:
+                self._report("unconfirmed", str(unconfirmed))
+
+
+def claim_note(item: Crossing) -> bytes:
+    """The payload of the note before a message: who has published it, as its origin claims."""
+    claim = decode_claim(item.envelope.claim)
+    told = {
+        "key": item.key.decode(errors="backslashreplace"),
+        "origin": item.origin,
+        "epoch": item.envelope.epoch,
+        "number": item.envelope.number,
+        **msgspec.structs.asdict(claim),
+    }
+    return _encode(told)
+
+
+@asynccontextmanager
+async def publishing(address: str) -> AsyncIterator[Connection[Any]]:
+    """The connection with the name of the bridge. Raises ConfigurationError if there is one."""
+    async with connect(address, losses="report", reconnect=True) as bus:
+        try:
+            await bus.join(NAME)
+        except PacketRefused as refused:
+            if refused.code != "name-taken":
+                raise
+            raise ConfigurationError(
+                f"another bridge of this user serves the bus at {address}"
+            ) from refused
+        yield bus
+
+
+class ChannelReader:
+    """Reads one channel of the local bus into the exchange."""
+
+    def __init__(self, name: str, channel: Channel, exchange: Exchange) -> None:
+        self.wanted = asyncio.Event()
+        """Set once somebody imports the channel."""
+        self.is_reading = False
+        self.exported = 0
+        self.lost = 0
+        self._name = name
+        self._channel = channel
+        self._exchange = exchange
+        self._bridges: set[int] = set()
+
+    async def run(self, address: str, wait_room: Callable[[], Awaitable[object]]) -> None:
+        """Read until cancelled, from the time when it is wanted. `wait_room` returns when the links
+        have room."""
+        await self.wanted.wait()
+        async with connect(address, losses="report", reconnect=True, sender=True) as bus:
+            policy = self._channel.when_full
+            await bus.control(f"blocking/hard/{policy}")
+            await bus.subscribe(f"!/presence/*/{NAME}")
+            for pattern in self._channel.encoded_patterns:
+                await bus.subscribe(pattern)
+            await self._find_bridges(bus)
+            self.is_reading = True
+            while True:
+                for item in await bus.receive_many(256):
+                    if isinstance(item, Lost):
+                        await self._note_gap(bus, item)
+                    else:
+                        self._take(item)
+                if policy == "block":
+                    await wait_room()
+
+    def _take(self, message: Message) -> None:
+        if message.key.startswith(PRESENCE):
+            change = parse_change(message)
+            if change.reason is None:
+                self._bridges.add(change.member.client)
+            else:
+                self._bridges.discard(change.member.client)
+            return
+        assert message.sender is not None
+        if message.sender.client not in self._bridges:
+            self.exported += 1
+            self._exchange.export(self._name, message)
+
+    async def _note_gap(self, bus: Connection[Any], gap: Lost) -> None:
+        self.lost += gap.count or 0
+        self._exchange.export_gap(self._name, gap.count)
+        if gap.count is None or isinstance(gap, Reconnected):
+            await self._find_bridges(bus)
+
+    async def _find_bridges(self, bus: Connection[Any]) -> None:
+        with suppress(BusError):
+            self._bridges |= {member.client for member in await bus.members(f"*/{NAME}")}

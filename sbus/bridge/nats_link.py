@@ -1,0 +1,346 @@
+"""A link over NATS: what it sends waits in a queue of its own, and what comes goes to the exchange.
+
+Subjects below the prefix: `m.CHANNEL.ORIGIN.KEY` for messages, the same without a key for
+heartbeats, `j.CHANNEL` for importers, who say hello there. Heartbeats ask for a reply that nobody
+gives: NATS itself replies when nobody has subscribed, and then the channel is not sent. A hello
+ends that.
+
+A connection that is lost is made anew, after a pause that grows and is never twice the same. What
+was under way is found to be missing by its receivers, as numbers tell.
+"""
+
+import asyncio
+import random
+import ssl
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+import nats
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from sbus.bridge.configuration import Link
+from sbus.bridge.envelope import (
+    HEADER,
+    ORIGIN,
+    Crossing,
+    Envelope,
+    EnvelopeError,
+    decode_envelope,
+    encode_envelope,
+)
+from sbus.bridge.exchange import Exchange
+from sbus.bridge.subjects import decode_key, encode_key
+from sbus.protocol.keys import SLASH
+from sbus.version import __version__
+
+PAUSE_SECONDS_MIN: Final = 0.1
+PAUSE_SECONDS_MAX: Final = 5.0
+_CONNECT_SECONDS: Final = 5.0
+_HELLO_SECONDS: Final = 10.0
+_PEER_SECONDS: Final = 3 * _HELLO_SECONDS
+_MESSAGE_BYTES: Final = 256
+"""Of a message that waits, besides key and payload."""
+_CONTROL_LINE_BYTES: Final = 3_900
+"""Of a subject: a server takes 4,096 bytes for the line that it is on, by default."""
+_SUBJECTS_MAX: Final = 20_000
+"""Whose keys are remembered."""
+_INCOMING_BYTES_MAX: Final = 64 * 1024 * 1024
+_INCOMING_MESSAGES_MAX: Final = 131_072
+_ERRORS = (OSError, nats.errors.Error, TimeoutError)
+
+
+class Peer(msgspec.Struct):
+    """A bridge that imports from this link."""
+
+    origin: str
+    host: str
+    version: str
+    heard: float = 0.0
+
+
+class NatsLink:
+    """One link; `name` is that of the configuration."""
+
+    def __init__(
+        self,
+        name: str,
+        plan: Link,
+        exchange: Exchange,
+        wanted: Callable[[str], None],
+        report: Callable[[str, str], None],
+    ) -> None:
+        """`wanted` is told of a channel when somebody imports it."""
+        self.name = name
+        self.plan = plan
+        self.exports = frozenset(plan.exports)
+        self.importers: set[str] = set()
+        """Channels that somebody imports."""
+        self.peers: dict[str, Peer] = {}
+        self.given_up: Counter[str] = Counter()
+        """Messages by channel, for which there was no room, or that NATS cannot take."""
+        self.sent: Counter[str] = Counter()
+        self.received: Counter[str] = Counter()
+        self.bad = 0
+        self.sessions = 0
+        """How often it was connected."""
+        self.waiting_bytes = 0
+        self.state = "not connected yet"
+        self.wait_import_room: Callable[[], Any] = asyncio.Event().wait
+        self._exchange = exchange
+        self._wanted = wanted
+        self._report = report
+        self._queue: deque[tuple[str, str, bytes, str]] = deque()
+        self._news = asyncio.Event()
+        self.room = asyncio.Event()
+        self.room.set()
+        self._subjects: dict[tuple[str, str, bytes], str] = {}
+        self._keys: dict[str, tuple[str, bytes] | None] = {}
+        self._inbox = ""
+
+    @property
+    def is_up(self) -> bool:
+        return self.state == "up"
+
+    # -- sending -------------------------------------------------------------------------------
+    def send(self, crossing: Crossing) -> None:
+        """Send this if somebody imports it and there is room; otherwise it is given up."""
+        channel = crossing.channel
+        if channel not in self.importers:
+            return
+        subject = self._subject(channel, crossing.origin, crossing.key)
+        if self.waiting_bytes > self.plan.buffer_bytes_max or len(subject) > _CONTROL_LINE_BYTES:
+            self.given_up[channel] += 1
+            return
+        self._enqueue(channel, subject, crossing.payload, crossing.envelope)
+
+    def beat(self, channel: str, origin: str, envelope: Envelope) -> None:
+        """Send a heartbeat; while there is no connection, none."""
+        if self.is_up:
+            self._enqueue("", f"{self.plan.prefix}.m.{channel}.{origin}", b"", envelope)
+
+    def _enqueue(self, channel: str, subject: str, payload: bytes, envelope: Envelope) -> None:
+        self._queue.append((channel, subject, payload, encode_envelope(envelope)))
+        self.waiting_bytes += len(payload) + len(subject) + _MESSAGE_BYTES
+        self._news.set()
+        if self.waiting_bytes > self.plan.buffer_bytes_max // 2:
+            self.room.clear()
+
+    def _subject(self, channel: str, origin: str, key: bytes) -> str:
+        subject = self._subjects.get((channel, origin, key))
+        if subject is None:
+            if len(self._subjects) >= _SUBJECTS_MAX:
+                self._subjects.clear()
+            tokens = encode_key(key, SLASH)
+            subject = f"{self.plan.prefix}.m.{channel}.{origin}.{tokens}"
+            self._subjects[channel, origin, key] = subject
+        return subject
+
+    async def _send_queue(self, nc: Client) -> None:
+        while True:
+            while self._queue:
+                channel, subject, payload, header = self._queue[0]
+                if len(payload) + len(header) + 64 > nc.max_payload:
+                    self.given_up[channel] += 1
+                else:
+                    reply = "" if channel else f"{self._inbox}.{subject.split('.')[-2]}"
+                    await nc.publish(subject, payload, reply, {HEADER: header})
+                    self.sent[channel] += 1
+                self._queue.popleft()
+                self.waiting_bytes -= len(payload) + len(subject) + _MESSAGE_BYTES
+                if len(self._queue) % 256 == 0:
+                    await asyncio.sleep(0)
+            self.room.set()
+            self._news.clear()
+            await self._news.wait()
+
+    # -- receiving -----------------------------------------------------------------------------
+    async def _receive(self, channel: str, msg: Msg) -> None:
+        found = self._keys.get(msg.subject, False)
+        if found is False:
+            found = self._parse_subject(channel, msg.subject)
+        header = (msg.headers or {}).get(HEADER, "")
+        try:
+            if not found:
+                raise EnvelopeError(f"its subject is that of no key: {msg.subject[:80]!r}")
+            envelope = decode_envelope(header)
+        except EnvelopeError as error:
+            self.bad += 1
+            self._report(
+                f"{self.name} {msg.subject[:80]}",
+                f"a message of {msg.subject[:80]} is refused: {error}",
+            )
+            return
+        origin, key = found
+        now = asyncio.get_running_loop().time()
+        if key is None:
+            if self._exchange.beaten(self, channel, origin, envelope, now):
+                await self._say_hello(channel)
+            return
+        self.received[channel] += 1
+        self._exchange.arrived(self, Crossing(channel, origin, envelope, key, msg.data), now)
+        await self.wait_import_room()
+
+    def _parse_subject(self, channel: str, subject: str) -> Any:
+        """The origin, and the key, which is None for a heartbeat; None if it is no such subject."""
+        below = subject.removeprefix(f"{self.plan.prefix}.m.{channel}.")
+        origin, has_key, tokens = below.partition(".")
+        key = decode_key(tokens, SLASH) if has_key else None
+        is_good = ORIGIN.fullmatch(origin) and (key is not None or not has_key)
+        if len(self._keys) >= _SUBJECTS_MAX:
+            self._keys.clear()
+        self._keys[subject] = (origin, key) if is_good else None
+        return self._keys[subject]
+
+    async def _hear_hello(self, channel: str, msg: Msg) -> None:
+        try:
+            peer = msgspec.json.decode(msg.data, type=Peer)
+        except msgspec.DecodeError:
+            self.bad += 1
+            return
+        peer.heard = asyncio.get_running_loop().time()
+        if peer.origin == self._exchange.plan.origin:
+            return
+        self.peers[peer.origin] = peer
+        if channel not in self.importers:
+            self.importers.add(channel)
+            self._wanted(channel)
+            self._exchange.beat(self, channel)
+
+    async def _hear_nobody(self, msg: Msg) -> None:
+        if (msg.headers or {}).get("Status") == "503":
+            self.importers.discard(msg.subject.rpartition(".")[2])
+
+    async def _say_hello(self, channel: str) -> None:
+        plan = self._exchange.plan
+        hello = msgspec.json.encode(
+            {"origin": plan.origin, "host": plan.host, "version": __version__}
+        )
+        await self._nc.publish(f"{self.plan.prefix}.j.{channel}", hello)
+
+    # -- the connection ------------------------------------------------------------------------
+    async def run(self) -> None:
+        """Be connected until cancelled."""
+        pause = PAUSE_SECONDS_MIN
+        while True:
+            began = asyncio.get_running_loop().time()
+            try:
+                await self._serve()
+            except _ERRORS as error:
+                self.state = f"down: {error or type(error).__name__}"
+                self._report(f"{self.name} down {error}", f"link {self.name} is down: {error}")
+            if asyncio.get_running_loop().time() - began > PAUSE_SECONDS_MAX:
+                pause = PAUSE_SECONDS_MIN
+            await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+            pause = min(2 * pause, PAUSE_SECONDS_MAX)
+
+    async def _serve(self) -> None:
+        closed = asyncio.Event()
+        errors: list[Exception] = []
+        self._nc = nc = Client()
+
+        async def note_error(error: Exception) -> None:
+            errors.append(error)
+            del errors[:-8]
+            if nc.is_connected:
+                self._report(f"{self.name} {error}", f"link {self.name}: NATS says: {error}")
+
+        async def note_closed() -> None:
+            closed.set()
+
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                await nc.connect(
+                    random.choice(self.plan.servers),
+                    name=f"sbus bridge of {self._exchange.plan.host}",
+                    allow_reconnect=False,
+                    max_reconnect_attempts=1,
+                    reconnect_time_wait=0,
+                    ping_interval=2,
+                    no_echo=True,
+                    error_cb=note_error,
+                    closed_cb=note_closed,
+                    **_credentials(self.plan),
+                )
+        except (*_ERRORS, Exception) as error:
+            await nc.close()
+            raise nats.errors.Error(_reason(errors or [error])) from error
+        try:
+            await self._subscribe(nc)
+            self.sessions += 1
+            self.state = "up"
+            self._report(f"{self.name} up {self.sessions}", f"link {self.name} is up")
+            async with asyncio.TaskGroup() as tasks:
+                helpers = [
+                    tasks.create_task(self._send_queue(nc)),
+                    tasks.create_task(self._greet()),
+                ]
+                await closed.wait()
+                for helper in helpers:
+                    helper.cancel()
+        except* _ERRORS as group:
+            raise nats.errors.Error(_reason([*errors, *group.exceptions])) from group
+        finally:
+            self.state = "down"
+            await nc.close()
+        raise nats.errors.Error(_reason(errors) if errors else "the server has closed it")
+
+    async def _subscribe(self, nc: Client) -> None:
+        prefix = self.plan.prefix
+        self._inbox = nc.new_inbox()
+        await nc.subscribe(f"{self._inbox}.*", cb=self._hear_nobody)
+        for channel in self.exports:
+            await nc.subscribe(f"{prefix}.j.{channel}", cb=_bound(self._hear_hello, channel))
+        for channel in self.plan.imports:
+            await nc.subscribe(
+                f"{prefix}.m.{channel}.>",
+                cb=_bound(self._receive, channel),
+                pending_msgs_limit=_INCOMING_MESSAGES_MAX,
+                pending_bytes_limit=_INCOMING_BYTES_MAX,
+            )
+        await nc.flush()
+
+    async def _greet(self) -> None:
+        """Say hello now and again, and forget peers that do not."""
+        for channel in self.exports:
+            self._exchange.beat(self, channel)
+        while True:
+            for channel in self.plan.imports:
+                await self._say_hello(channel)
+            now = asyncio.get_running_loop().time()
+            self.peers = {
+                name: peer for name, peer in self.peers.items() if now - peer.heard < _PEER_SECONDS
+            }
+            await asyncio.sleep(_HELLO_SECONDS * random.uniform(0.8, 1.2))
+
+
+def _bound(handle: Any, channel: str) -> Any:
+    async def handle_message(msg: Msg) -> None:
+        await handle(channel, msg)
+
+    return handle_message
+
+
+def _credentials(plan: Link) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    if plan.ca or plan.certificate or any(url.startswith("tls:") for url in plan.servers):
+        context = ssl.create_default_context(cafile=plan.ca or None)
+        if plan.certificate:
+            context.load_cert_chain(plan.certificate, plan.key)
+        options["tls"] = context
+    if plan.credentials:
+        options["user_credentials"] = plan.credentials
+    if plan.nkey:
+        options["nkeys_seed"] = plan.nkey
+    return options
+
+
+def _reason(errors: list[Exception]) -> str:
+    """The first error that says something, in one line."""
+    for error in errors:
+        if str(error):
+            return " ".join(str(error).split())
+    return type(errors[0]).__name__ if errors else "unknown"

@@ -1,0 +1,48 @@
+"""What `bridges` prints for people: the links of a bridge, its channels, and the buses it hears."""
+
+from rich.text import Text
+
+from sbus.bridge.status import BridgeStatus, ChannelStatus, LinkStatus, OriginStatus
+from sbus.cli.terminal.tables import Field, fit, name_field, table, text
+from sbus.cli.terminal.units import count, size
+from sbus.cli.views.clients_view import warned
+
+
+def bridge_lines(status: BridgeStatus, width: int | None) -> list[Text]:
+    """All of it."""
+    title = fit(text(f"bridge of {status.host}, origin {status.origin}", "bold"), width)
+    lines = [title, Text(), *table(_LINK, status.links, width)]
+    lines += [Text(), *table(_CHANNEL, status.channels, width)]
+    if status.origins:
+        lines += [Text(), *table(_ORIGIN, status.origins, width)]
+    return lines
+
+
+_LINK: list[Field[LinkStatus]] = [
+    name_field("LINK", lambda link: link.name),
+    Field("CONNECTED", lambda link: count(link.sessions)),
+    Field("SENT", lambda link: count(link.sent)),
+    Field("RECEIVED", lambda link: count(link.received)),
+    Field("GIVEN-UP", lambda link: warned(sum(link.given_up.values()))),
+    Field("WAITING", lambda link: size(link.waiting_bytes), rank=1),
+    name_field("PEERS", lambda link: ", ".join(link.peers)),
+    name_field("STATE", lambda link: link.state),
+]
+_CHANNEL: list[Field[ChannelStatus]] = [
+    name_field("CHANNEL", lambda channel: channel.name),
+    Field("EXPORTED", lambda channel: count(channel.exported)),
+    Field("LOST", lambda channel: warned(channel.lost_locally)),
+    Field("IMPORTED", lambda channel: count(channel.imported)),
+    Field("REFUSED", lambda channel: warned(channel.refused)),
+    name_field("PATTERNS", lambda channel: " ".join(channel.patterns)),
+]
+_ORIGIN: list[Field[OriginStatus]] = [
+    name_field("CHANNEL", lambda origin: origin.channel),
+    name_field("ORIGIN", lambda origin: origin.origin),
+    Field("DELIVERED", lambda origin: count(origin.delivered)),
+    Field("MISSING", lambda origin: warned(origin.missing)),
+    Field("GAPS", lambda origin: warned(origin.unknown_gaps)),
+    Field("TWICE", lambda origin: count(origin.duplicates), rank=1),
+    Field("HELD", lambda origin: count(origin.held), rank=2),
+    name_field("WAYS", lambda origin: ", ".join(origin.ways)),
+]

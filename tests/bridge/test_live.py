@@ -1,0 +1,144 @@
+"""Two buses joined over NATS: what crosses, in which order, and what is told of losses."""
+
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from tests.support.bridges import (
+    NatsServer,
+    RunningBridge,
+    nats_server,
+    needs_nats,
+    running_bridge,
+    send,
+    wait_until,
+)
+from tests.support.bus import Bus, running_bus
+
+pytestmark = needs_nats
+
+LAMPS = """
+[bridge]
+origin = "{name}"
+host = "host-{name}"
+[channels.lamps]
+patterns = ["lamps/", "odd*"]
+{more}
+[links.office]
+servers = ["{url}"]
+export = ["lamps"]
+import = ["lamps"]
+"""
+
+
+class Pair:
+    """Two buses, their bridges, and the server between them."""
+
+    def __init__(self, server: NatsServer, buses: list[Bus], bridges: list[RunningBridge]) -> None:
+        self.server = server
+        self.a, self.b = buses
+        self.bridge_a, self.bridge_b = bridges
+
+
+@contextmanager
+def joined(directory: Path, *, config: str = LAMPS, more: str = "") -> Iterator[Pair]:
+    with ExitStack() as stack:
+        server = stack.enter_context(nats_server(directory))
+        buses, bridges = [], []
+        for name in "ab":
+            place = directory / name
+            place.mkdir()
+            buses.append(stack.enter_context(running_bus(place)))
+            text = config.format(name=name, url=server.url, more=more)
+            bridges.append(stack.enter_context(running_bridge(buses[-1], place, text)))
+        for bridge in bridges:
+            bridge.wait_importers("lamps")
+        yield Pair(server, buses, bridges)
+
+
+def test_messages_of_a_channel_cross_in_order_and_others_do_not(tmp_path: Path) -> None:
+    keys = [b"lamps/1", b"lamps//", b"lamps/a b.c*>\xff", b"oddly", b"lamps/1"]
+    with joined(tmp_path) as pair, pair.b.connect() as there, pair.a.connect() as here:
+        send(there, b"SUB lamps/", b"SUB odd*", b"SUB secret/", b"SUB !/cred////x", b"SUB end")
+        send(here, b"MSG secret/1\0no", b"MSG !/cred////x\0no")
+        send(here, *(b"MSG %b\0%d" % (key, n) for n, key in enumerate(keys)))
+        got = [there.receive() for _ in keys]
+        assert got == [b"MSG %b\0%d" % (key, n) for n, key in enumerate(keys)]
+        there.send(b"MSG end\0")
+        assert there.receive() == b"MSG end\0"
+        status = pair.bridge_a.status()
+        assert status["channels"][0]["exported"] == len(keys)
+        assert status["links"][0]["peers"] == ["host-b (b)"]
+
+
+def test_who_has_published_is_told_as_a_claim(tmp_path: Path) -> None:
+    with (
+        joined(tmp_path, more="claims = true") as pair,
+        pair.b.connect() as there,
+        pair.a.connect() as here,
+    ):
+        send(there, b"SUB lamps/", b"SUB bridge/from/lamps")
+        send(here, b"MSG lamps/1\0on")
+        key, payload = there.receive().split(b"\0", 1)
+        assert key == b"MSG bridge/from/lamps"
+        claim = json.loads(payload)
+        assert there.receive() == b"MSG lamps/1\0on"
+    assert (claim["key"], claim["origin"], claim["host"]) == ("lamps/1", "a", "host-a")
+    assert claim["uid"] == 0
+    assert claim["program"]
+
+
+def test_a_channel_that_nobody_imports_is_not_sent(tmp_path: Path) -> None:
+    with joined(tmp_path) as pair, pair.a.connect() as here:
+        pair.bridge_b.stop()
+        wait_until(lambda: pair.bridge_a.status()["links"][0]["wanted"] == [])
+        send(here, b"MSG lamps/1\0on")
+        wait_until(lambda: pair.bridge_a.status()["channels"][0]["exported"] == 1)
+        assert pair.bridge_a.status()["links"][0]["sent"] == 0
+
+
+def test_what_is_missing_is_told_where_it_is_missing(tmp_path: Path) -> None:
+    """The importer's bridge stops reading until NATS drops it; what was sent meanwhile is lost."""
+    with joined(tmp_path) as pair, pair.b.connect() as there, pair.a.connect() as here:
+        send(there, b"SUB lamps/", b"SUB bridge/lost/lamps")
+        send(here, b"MSG lamps/1\0first")
+        assert there.receive() == b"MSG lamps/1\0first"
+        pair.server.kill()
+        wait_until(lambda: "is down" in pair.bridge_b.stderr_text())
+        wait_until(lambda: "is down" in pair.bridge_a.stderr_text())
+        pair.server.start()
+        pair.bridge_a.process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: pair.bridge_b.stderr_text().count("is up") == 2)
+        pair.bridge_a.process.send_signal(signal.SIGCONT)
+        pair.bridge_a.wait_importers("lamps")
+        send(here, b"MSG lamps/1\0last")
+        assert there.receive() == b"MSG lamps/1\0last"
+        counts = pair.bridge_b.status()["origins"][0]
+        assert (counts["delivered"], counts["missing"], counts["unknown_gaps"]) == (2, 0, 0)
+
+
+def test_a_second_bridge_of_the_same_user_is_refused(tmp_path: Path) -> None:
+    with joined(tmp_path) as pair:
+        config = tmp_path / "second.toml"
+        config.write_text(LAMPS.format(name="c", url=pair.server.url, more=""))
+        done = pair.a.sbusctl("bridge", "--config", str(config))
+        assert done.returncode == 1
+        assert b"another bridge of this user serves the bus at" in done.stderr
+
+
+def test_a_bridge_that_begins_anew_is_a_gap_of_unknown_size(tmp_path: Path) -> None:
+    with joined(tmp_path) as pair, pair.b.connect() as there, pair.a.connect() as here:
+        send(there, b"SUB lamps/", b"SUB bridge/lost/lamps")
+        send(here, b"MSG lamps/1\0first")
+        assert there.receive() == b"MSG lamps/1\0first"
+        pair.bridge_a.process.kill()
+        pair.bridge_a.process.wait()
+        text = LAMPS.format(name="a", url=pair.server.url, more="")
+        with running_bridge(pair.a, tmp_path / "a", text) as again:
+            again.wait_importers("lamps")
+            send(here, b"MSG lamps/1\0last")
+            key, payload = there.receive().split(b"\0", 1)
+            assert (key, json.loads(payload)["count"]) == (b"MSG bridge/lost/lamps", None)
+            assert there.receive() == b"MSG lamps/1\0last"

@@ -1,0 +1,156 @@
+"""Real NATS servers and real bridges, for the length of a `with` block."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sbus
+from tests.support.bus import SBUSCTL, Bus, sbusd_environment
+from tests.support.raw_client import RawClient
+
+SERVER = shutil.which("nats-server") or shutil.which("nats-server", path="/usr/sbin:/sbin")
+needs_nats = pytest.mark.skipif(SERVER is None, reason="nats-server is not installed")
+START_SECONDS_MAX = 20.0
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def wait_until(is_true: Callable[[], object], seconds: float = START_SECONDS_MAX) -> None:
+    """Return when this is so; fail if it takes longer."""
+    deadline = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < deadline, "it did not come to pass in time"
+        time.sleep(0.01)
+
+
+class NatsServer:
+    """A server that can be killed and started again at the same port."""
+
+    def __init__(self, directory: Path, *options: str) -> None:
+        self.port = free_port()
+        self.url = f"nats://127.0.0.1:{self.port}"
+        self._directory = directory
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        assert SERVER is not None
+        with (self._directory / f"nats-{self.port}.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [SERVER, "-a", "127.0.0.1", "-p", str(self.port), *self._options],
+                stdout=log,
+                stderr=log,
+            )
+        wait_until(self._accepts)
+
+    def _accepts(self) -> bool:
+        with socket.socket() as sock:
+            return sock.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+@contextmanager
+def nats_server(directory: Path, *options: str) -> Iterator[NatsServer]:
+    server = NatsServer(directory, *options)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+class RunningBridge:
+    """A bridge of a bus."""
+
+    def __init__(self, bus: Bus, config: Path) -> None:
+        self.bus = bus
+        self.errors = config.with_suffix(".stderr")
+        with self.errors.open("ab") as errors:
+            self.process = subprocess.Popen(
+                [*SBUSCTL, "-a", bus.address, "bridge", "--config", str(config)],
+                env=sbusd_environment(),
+                stderr=errors,
+            )
+
+    def stderr_text(self) -> str:
+        return self.errors.read_text()
+
+    def status(self) -> dict[str, Any]:
+        """What the bridge tells of itself; {} while it does not answer."""
+        with sbus.blocking.connect(self.bus.address) as bus:
+            try:
+                answer = bus.request("bridge/status", timeout_seconds=5)
+            except (sbus.NobodyListens, TimeoutError):
+                return {}
+        status: dict[str, Any] = json.loads(answer)
+        return status
+
+    def wait_up(self, *, links: int = 1) -> None:
+        """Return when its links are connected."""
+        wait_until(lambda: self.stderr_text().count(" is up") >= links)
+
+    def wait_importers(self, *channels: str, link: int = 0) -> None:
+        """Return when somebody imports these channels of a link, and the bus is read."""
+        wait_until(lambda: set(channels) <= set(self._link(link).get("wanted", [])))
+        wait_until(
+            lambda: all(
+                channel["is_reading"]
+                for channel in self.status()["channels"]
+                if channel["name"] in channels
+            )
+        )
+
+    def _link(self, number: int) -> dict[str, Any]:
+        status = self.status()
+        return status["links"][number] if status else {}
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            assert self.process.wait(10) == 0, self.stderr_text()
+
+
+@contextmanager
+def running_bridge(bus: Bus, directory: Path, config: str) -> Iterator[RunningBridge]:
+    """A bridge with this configuration."""
+    path = directory / f"{os.path.basename(os.path.dirname(bus.address))}-bridge.toml"
+    path.write_text(config)
+    bridge = RunningBridge(bus, path)
+    try:
+        yield bridge
+        bridge.stop()
+    finally:
+        bridge.process.kill()
+        bridge.process.wait()
+        assert "Traceback" not in bridge.stderr_text(), bridge.stderr_text()
+
+
+def send(client: RawClient, *packets: bytes) -> None:
+    """Send these, and return when the bus has processed them."""
+    for packet in (*packets, b"CMSG !/cred/whoami"):
+        client.send(packet)
+    assert client.receive().startswith(b"CMSG !/cred/whoami\0")
