@@ -4,10 +4,12 @@ itself."""
 import asyncio
 import signal
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 
 from sbus.bridge.configuration import Configuration
+from sbus.bridge.durable import DurableExport, DurableImport
 from sbus.bridge.exchange import Exchange
-from sbus.bridge.local_bus import STATUS_KEY, ChannelReader, LocalPublisher, publishing
+from sbus.bridge.local_bus import NAME, STATUS_KEY, ChannelReader, LocalPublisher, publishing
 from sbus.bridge.nats_link import NatsLink
 from sbus.bridge.status import status_of
 from sbus.client.asynchronous import connect
@@ -34,11 +36,29 @@ class Bridge:
         ]
         for link in self.links:
             link.wait_import_room = self.publisher.wait_room
-        self.exchange.ports[:] = self.links
-        exported = {name for link in self.links for name in link.exports}
+        self.durable_imports: dict[str, DurableImport] = {}
+        self.durable_exports: dict[str, DurableExport] = {}
+        for link in self.links:
+            self._add_durable(link)
+        self.exchange.ports[:] = [*self.links, *self.durable_exports.values()]
+        exported = {name for port in self.exchange.ports for name in port.exports}
         self.readers = {
             name: ChannelReader(name, plan.channels[name], self.exchange) for name in exported
         }
+
+    def _add_durable(self, link: NatsLink) -> None:
+        for name in link.plan.exports:
+            if limits := self.plan.channels[name].durable:
+                export = DurableExport(name, limits, link.plan.prefix, self.plan)
+                self.durable_exports[name] = export
+                link.durable.append(export)
+        for name in link.plan.imports:
+            if self.plan.channels[name].durable:
+                imported = DurableImport(
+                    name, link.plan.prefix, self.plan, self.publisher.messages_of, self.report
+                )
+                self.durable_imports[name] = imported
+                link.durable.append(imported)
 
     def report(self, key: str, text: str) -> None:
         """Report this, once."""
@@ -57,7 +77,14 @@ class Bridge:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         try:
-            async with publishing(self.plan.address) as bus, asyncio.TaskGroup() as tasks:
+            async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
+                bus = await stack.enter_async_context(publishing(self.plan.address))
+                for name, imported in self.durable_imports.items():
+                    imported.bus = await stack.enter_async_context(
+                        publishing(self.plan.address, f"{NAME}:{name}")
+                    )
+                for name in self.durable_exports:
+                    self._want(name)
                 running = [
                     tasks.create_task(self.publisher.run(bus)),
                     tasks.create_task(self.publisher.watch(bus)),
@@ -78,8 +105,8 @@ class Bridge:
             raise reason_of(group) from group
 
     async def _wait_room(self) -> None:
-        for link in self.links:
-            await link.room.wait()
+        for port in self.exchange.ports:
+            await port.room.wait()
 
     async def _beat(self, notifier: Notifier) -> None:
         clock = asyncio.get_running_loop().time

@@ -155,6 +155,13 @@ def parse_configuration(data: bytes, address: str, directory: str = "") -> Confi
         _check_channel(f"channels.{name}", channel, found)
     for name, link in links.items():
         _check_link(f"links.{name}", link, found)
+    for name, channel in channels.items():
+        for lists in (
+            [link.exports for link in links.values()],
+            [link.imports for link in links.values()],
+        ):
+            if channel.durable and sum(name in names for names in lists) > 1:
+                raise ConfigurationError(f"channels.{name}: a durable channel crosses one link")
     if not links:
         raise ConfigurationError("links: there are none, so nothing would cross")
     return found

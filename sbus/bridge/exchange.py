@@ -6,6 +6,7 @@ goes to the local bus, and on to every other link that exports the channel, unle
 publishes there. A message of the own origin is dropped, so a loop ends where it began.
 """
 
+import asyncio
 import os
 from collections.abc import Callable
 from typing import Protocol
@@ -27,6 +28,8 @@ class Port(Protocol):
 
     name: str
     exports: frozenset[str]
+    room: asyncio.Event
+    """Set while there is room."""
 
     def send(self, crossing: Crossing) -> None: ...
 

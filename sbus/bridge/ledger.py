@@ -11,6 +11,7 @@ more.
 """
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -45,9 +46,9 @@ class LedgerCounts(msgspec.Struct):
 
 
 class Ledger(Generic[T]):
-    """`epoch` and `last`: what was delivered before, if anything."""
+    """`epoch` and `last`: what was delivered before, if anything; `retired`: earlier epochs."""
 
-    def __init__(self, epoch: str = "", last: int = 0) -> None:
+    def __init__(self, epoch: str = "", last: int = 0, retired: Iterable[str] = ()) -> None:
         self.epoch = epoch
         """Empty until something has come."""
         self.next = last + 1
@@ -56,21 +57,24 @@ class Ledger(Generic[T]):
         """When each was heard last."""
         self._marks: dict[Any, int] = {}
         self._held: dict[int, T] = {}
-        self._retired: deque[str] = deque(maxlen=RETIRED_MAX)
+        self.retired: deque[str] = deque(retired, RETIRED_MAX)
 
     @property
     def held(self) -> int:
         """How many messages wait for one before them."""
         return len(self._held)
 
-    def feed(self, way: Any, epoch: str, number: int, item: T, now: float) -> list[T | Gap]:
-        """A message has come by this way; returns what to deliver now."""
+    def feed(
+        self, way: Any, epoch: str, number: int, item: T, now: float, passed: int | None = None
+    ) -> list[T | Gap]:
+        """A message has come by this way; returns what to deliver now. `passed` is the way's mark
+        if it may still bring what is behind that and before this message."""
         if epoch != self.epoch:
             gaps = self._begin(epoch, number)
             if gaps is None:
                 return []
-            return [*gaps, *self.feed(way, epoch, number, item, now)]
-        self._mark(way, number, now)
+            return [*gaps, *self.feed(way, epoch, number, item, now, passed)]
+        self._mark(way, number if passed is None else passed, now)
         if number == self.next and not self._held:
             self.next += 1
             self.counts.delivered += 1
@@ -105,6 +109,10 @@ class Ledger(Generic[T]):
             self._skip_to(min(self._held), given)
         return given
 
+    def waiting(self) -> Iterable[T]:
+        """What waits for a message before it."""
+        return self._held.values()
+
     def check_invariants(self) -> None:
         assert all(number > self.next for number in self._held)
         assert self.ways.keys() == self._marks.keys()
@@ -112,7 +120,7 @@ class Ledger(Generic[T]):
 
     def _begin(self, epoch: str, first: int) -> list[T | Gap] | None:
         """Begin this epoch, unless it is one of the past."""
-        if epoch in self._retired:
+        if epoch in self.retired:
             self.counts.stale += 1
             return None
         given: list[T | Gap] = []
@@ -122,7 +130,7 @@ class Ledger(Generic[T]):
             given = self.give_up()
             given.append(Gap(self.next, None))
             self.counts.unknown_gaps += 1
-            self._retired.append(self.epoch)
+            self.retired.append(self.epoch)
             self.next = 1
         self.epoch = epoch
         self.ways.clear()

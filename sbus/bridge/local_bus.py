@@ -1,8 +1,9 @@
 """The local side of a bridge: one connection that publishes what other buses sent, and one for each
 channel that is exported, so that a channel's losses are its own.
 
-The publishing connection has the name `bridge`. What a client with this name has published is not
-exported, whoever's it is, so two bridges of one bus do not send each other's messages round.
+The publishing connection has the name `bridge`, and that of a durable channel `bridge:CHANNEL`.
+What a client with such a name has published is not exported, whichever user's it is, so two bridges
+of one bus do not send each other's messages round.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ from sbus.errors import BusError, ConfigurationError, MessagesUnconfirmed, Packe
 from sbus.protocol.keys import SLASH, is_reserved
 from sbus.protocol.packets import Message
 from sbus.protocol.pattern_matching import compile_patterns
-from sbus.protocol.presence import parse_change
+from sbus.protocol.presence import Member, parse_change
 from sbus.protocol.presence_keys import PRESENCE
 
 NAME = "bridge"
@@ -58,17 +59,24 @@ class LocalPublisher:
 
     def deliver(self, channel: str, origin: str, epoch: str, item: Crossing | Gap) -> None:
         """Publish this after everything before it."""
+        for key, payload in self.messages_of(channel, origin, epoch, item):
+            self._add(key, payload)
+
+    def messages_of(
+        self, channel: str, origin: str, epoch: str, item: Crossing | Gap
+    ) -> list[tuple[bytes, bytes]]:
+        """The keys and payloads to publish for this."""
         if isinstance(item, Gap):
             told = {"origin": origin, "epoch": epoch, "first": item.first, "count": item.count}
-            self._add(LOST_KEY + channel.encode(), _encode(told))
-            return
+            return [(LOST_KEY + channel.encode(), _encode(told))]
         if is_reserved(item.key, SLASH) or not self._accepts[channel](item.key):
             self.refused[channel] += 1
-            return
-        if self._channels[channel].claims:
-            self._add(FROM_KEY + channel.encode(), claim_note(item))
+            return []
         self.published[channel] += 1
-        self._add(item.key, item.payload)
+        message = (item.key, item.payload)
+        if self._channels[channel].claims:
+            return [(FROM_KEY + channel.encode(), claim_note(item)), message]
+        return [message]
 
     def _add(self, key: bytes, payload: bytes) -> None:
         self._waiting.append((key, payload))
@@ -121,11 +129,11 @@ def claim_note(item: Crossing) -> bytes:
 
 
 @asynccontextmanager
-async def publishing(address: str) -> AsyncIterator[Connection[Any]]:
-    """The connection with the name of the bridge. Raises ConfigurationError if there is one."""
+async def publishing(address: str, name: str = NAME) -> AsyncIterator[Connection[Any]]:
+    """A connection with a name of the bridge. Raises ConfigurationError if there is one."""
     async with connect(address, losses="report", reconnect=True) as bus:
         try:
-            await bus.join(NAME)
+            await bus.join(name)
         except PacketRefused as refused:
             if refused.code != "name-taken":
                 raise
@@ -156,7 +164,7 @@ class ChannelReader:
         async with connect(address, losses="report", reconnect=True, sender=True) as bus:
             policy = self._channel.when_full
             await bus.control(f"blocking/hard/{policy}")
-            await bus.subscribe(f"!/presence/*/{NAME}")
+            await bus.subscribe(f"!/presence/*/{NAME}*")
             for pattern in self._channel.encoded_patterns:
                 await bus.subscribe(pattern)
             await self._find_bridges(bus)
@@ -174,7 +182,7 @@ class ChannelReader:
         if message.key.startswith(PRESENCE):
             change = parse_change(message)
             if change.reason is None:
-                self._bridges.add(change.member.client)
+                self._note_member(change.member)
             else:
                 self._bridges.discard(change.member.client)
             return
@@ -191,4 +199,9 @@ class ChannelReader:
 
     async def _find_bridges(self, bus: Connection[Any]) -> None:
         with suppress(BusError):
-            self._bridges |= {member.client for member in await bus.members(f"*/{NAME}")}
+            for member in await bus.members(f"*/{NAME}*"):
+                self._note_member(member)
+
+    def _note_member(self, member: Member) -> None:
+        if member.name.partition(b":")[0] == NAME.encode():
+            self._bridges.add(member.client)

@@ -23,6 +23,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from sbus.bridge.configuration import Link
+from sbus.bridge.durable import DurableExport, DurableImport
 from sbus.bridge.envelope import (
     HEADER,
     ORIGIN,
@@ -34,6 +35,7 @@ from sbus.bridge.envelope import (
 )
 from sbus.bridge.exchange import Exchange
 from sbus.bridge.subjects import decode_key, encode_key
+from sbus.errors import BusError
 from sbus.protocol.keys import SLASH
 from sbus.version import __version__
 
@@ -76,7 +78,10 @@ class NatsLink:
         """`wanted` is told of a channel when somebody imports it."""
         self.name = name
         self.plan = plan
-        self.exports = frozenset(plan.exports)
+        channels = exchange.plan.channels
+        self.exports = frozenset(it for it in plan.exports if not channels[it].durable)
+        self.imports = frozenset(it for it in plan.imports if not channels[it].durable)
+        self.durable: list[DurableExport | DurableImport] = []
         self.importers: set[str] = set()
         """Channels that somebody imports."""
         self.peers: dict[str, Peer] = {}
@@ -98,7 +103,7 @@ class NatsLink:
         self.room = asyncio.Event()
         self.room.set()
         self._subjects: dict[tuple[str, str, bytes], str] = {}
-        self._keys: dict[str, tuple[str, bytes] | None] = {}
+        self._keys: dict[str, tuple[str, bytes | None] | None] = {}
         self._inbox = ""
 
     @property
@@ -159,8 +164,9 @@ class NatsLink:
 
     # -- receiving -----------------------------------------------------------------------------
     async def _receive(self, channel: str, msg: Msg) -> None:
-        found = self._keys.get(msg.subject, False)
-        if found is False:
+        if msg.subject in self._keys:
+            found = self._keys[msg.subject]
+        else:
             found = self._parse_subject(channel, msg.subject)
         header = (msg.headers or {}).get(HEADER, "")
         try:
@@ -184,7 +190,7 @@ class NatsLink:
         self._exchange.arrived(self, Crossing(channel, origin, envelope, key, msg.data), now)
         await self.wait_import_room()
 
-    def _parse_subject(self, channel: str, subject: str) -> Any:
+    def _parse_subject(self, channel: str, subject: str) -> tuple[str, bytes | None] | None:
         """The origin, and the key, which is None for a heartbeat; None if it is no such subject."""
         below = subject.removeprefix(f"{self.plan.prefix}.m.{channel}.")
         origin, has_key, tokens = below.partition(".")
@@ -230,8 +236,10 @@ class NatsLink:
             try:
                 await self._serve()
             except _ERRORS as error:
-                self.state = f"down: {error or type(error).__name__}"
-                self._report(f"{self.name} down {error}", f"link {self.name} is down: {error}")
+                self.state = f"down: {_reason([error])}"
+                self._report(
+                    f"{self.name} {self.state} {self.sessions}", f"link {self.name} is {self.state}"
+                )
             if asyncio.get_running_loop().time() - began > PAUSE_SECONDS_MAX:
                 pause = PAUSE_SECONDS_MIN
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))
@@ -277,6 +285,7 @@ class NatsLink:
                 helpers = [
                     tasks.create_task(self._send_queue(nc)),
                     tasks.create_task(self._greet()),
+                    *(tasks.create_task(self._keep_on(it, nc)) for it in self.durable),
                 ]
                 await closed.wait()
                 for helper in helpers:
@@ -288,13 +297,24 @@ class NatsLink:
             await nc.close()
         raise nats.errors.Error(_reason(errors) if errors else "the server has closed it")
 
+    async def _keep_on(self, channel: DurableExport | DurableImport, nc: Client) -> None:
+        """Whatever goes wrong with a durable channel, try again. (A call of the NATS client that is
+        cancelled when its connection has been closed may raise that instead.)"""
+        while not nc.is_closed:
+            try:
+                await channel.run(nc)
+            except (*_ERRORS, BusError) as error:
+                text = _reason([error])
+                self._report(f"{channel.name} {text}", f"link {self.name}: {channel.name}: {text}")
+            await asyncio.sleep(random.uniform(0.5, 1.5))
+
     async def _subscribe(self, nc: Client) -> None:
         prefix = self.plan.prefix
         self._inbox = nc.new_inbox()
         await nc.subscribe(f"{self._inbox}.*", cb=self._hear_nobody)
         for channel in self.exports:
             await nc.subscribe(f"{prefix}.j.{channel}", cb=_bound(self._hear_hello, channel))
-        for channel in self.plan.imports:
+        for channel in self.imports:
             await nc.subscribe(
                 f"{prefix}.m.{channel}.>",
                 cb=_bound(self._receive, channel),
@@ -308,7 +328,7 @@ class NatsLink:
         for channel in self.exports:
             self._exchange.beat(self, channel)
         while True:
-            for channel in self.plan.imports:
+            for channel in self.imports:
                 await self._say_hello(channel)
             now = asyncio.get_running_loop().time()
             self.peers = {

@@ -1,14 +1,16 @@
 """What a bridge tells of itself, over the bus, to `sbusctl bridges`."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from sbus.bridge.ledger import Ledger
 from sbus.errors import ProtocolViolation
 from sbus.version import __version__
 
 if TYPE_CHECKING:
     from sbus.bridge.bridge import Bridge
+    from sbus.bridge.durable import DurableExport, DurableImport
 
 
 class ChannelStatus(msgspec.Struct, frozen=True):
@@ -56,6 +58,17 @@ class LinkStatus(msgspec.Struct, frozen=True):
     """Channels that somebody imports."""
 
 
+class DurableStatus(msgspec.Struct, frozen=True):
+    """A durable channel."""
+
+    channel: str
+    is_importing: bool
+    sent: int
+    received: int
+    given_up: int
+    spool_bytes: int
+
+
 class BridgeStatus(msgspec.Struct, frozen=True):
     """All of it."""
 
@@ -65,6 +78,7 @@ class BridgeStatus(msgspec.Struct, frozen=True):
     looped: int
     channels: list[ChannelStatus]
     links: list[LinkStatus]
+    durable: list[DurableStatus]
     origins: list[OriginStatus]
 
     def encode(self) -> bytes:
@@ -101,18 +115,14 @@ def status_of(bridge: "Bridge") -> BridgeStatus:
             )
             for link in bridge.links
         ],
+        durable=[
+            _durable(name, bridge.durable_exports.get(name), bridge.durable_imports.get(name))
+            for name, channel in bridge.plan.channels.items()
+            if channel.durable
+        ],
         origins=[
-            OriginStatus(
-                channel=channel,
-                origin=origin,
-                delivered=ledger.counts.delivered,
-                missing=ledger.counts.missing,
-                unknown_gaps=ledger.counts.unknown_gaps,
-                duplicates=ledger.counts.duplicates,
-                held=ledger.held,
-                ways=[f"{link} {via}" for link, via in ledger.ways],
-            )
-            for channel, ledgers in bridge.exchange.ledgers.items()
+            _origin(channel, origin, ledger)
+            for channel, ledgers in _all_ledgers(bridge).items()
             for origin, ledger in ledgers.items()
         ],
     )
@@ -128,4 +138,35 @@ def _channel(bridge: "Bridge", name: str) -> ChannelStatus:
         lost_locally=reader.lost if reader else 0,
         imported=bridge.publisher.published[name],
         refused=bridge.publisher.refused[name],
+    )
+
+
+def _durable(
+    name: str, exported: "DurableExport | None", imported: "DurableImport | None"
+) -> DurableStatus:
+    return DurableStatus(
+        channel=name,
+        is_importing=imported is not None and imported.is_importing,
+        sent=exported.sent if exported else 0,
+        received=imported.received if imported else 0,
+        given_up=exported.given_up if exported else 0,
+        spool_bytes=exported.waiting_bytes if exported else 0,
+    )
+
+
+def _all_ledgers(bridge: "Bridge") -> dict[str, dict[str, Ledger[Any]]]:
+    imported = {name: channel.ledgers for name, channel in bridge.durable_imports.items()}
+    return {**bridge.exchange.ledgers, **imported}
+
+
+def _origin(channel: str, origin: str, ledger: Ledger[Any]) -> OriginStatus:
+    return OriginStatus(
+        channel=channel,
+        origin=origin,
+        delivered=ledger.counts.delivered,
+        missing=ledger.counts.missing,
+        unknown_gaps=ledger.counts.unknown_gaps,
+        duplicates=ledger.counts.duplicates,
+        held=ledger.held,
+        ways=[" ".join(way) for way in ledger.ways],
     )

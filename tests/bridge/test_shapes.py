@@ -1,4 +1,4 @@
-"""Several links: a ring, and two ways between two buses. Nothing comes twice, nothing circulates."""
+"""Several links: a ring, and two ways between two buses; nothing comes twice or circulates."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager

@@ -124,6 +124,24 @@ class RunningBridge:
             )
         )
 
+    def wait_reading(self) -> None:
+        """Return when it reads all channels of its bus."""
+        wait_until(
+            lambda: (
+                any(self.status().get("channels", []))
+                and all(channel["is_reading"] for channel in self.status()["channels"])
+            )
+        )
+
+    def wait_importing(self) -> None:
+        """Return when it imports all durable channels."""
+        wait_until(
+            lambda: (
+                any(self.status().get("durable", []))
+                and all(channel["is_importing"] for channel in self.status()["durable"])
+            )
+        )
+
     def _link(self, number: int) -> dict[str, Any]:
         status = self.status()
         return status["links"][number] if status else {}

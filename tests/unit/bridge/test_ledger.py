@@ -140,3 +140,12 @@ def test_goes_on_from_what_was_delivered_before() -> None:
     ledger.heartbeat("b", E1, 0, NOW)
     ledger.feed("a", E1, 11, "z", NOW)
     assert ledger.give_up() == [Gap(10, 1), "z"]
+
+
+def test_waits_for_what_a_way_sends_again() -> None:
+    ledger: Ledger[str] = Ledger(E1)
+    assert ledger.feed("a", E1, 2, "y", NOW, passed=0) == []
+    assert ledger.feed("a", E1, 3, "z", NOW, passed=0) == []
+    assert ledger.feed("a", E1, 1, "x", NOW, passed=0) == ["x", "y", "z"]
+    assert ledger.feed("a", E1, 7, "w", NOW, passed=5) == [Gap(4, 2)]
+    assert ledger.feed("a", E1, 8, "v", NOW, passed=7) == [Gap(6, 1), "w", "v"]

@@ -1,0 +1,293 @@
+"""Durable channels: a stream of JetStream between the buses, which keeps what was sent for a time.
+
+The exporter keeps each message in its spool until the stream has it, and sends it again until then;
+with the same id, by which the stream knows it. What is sent again may come behind what was sent
+after it. So each message tells up to which number all were acknowledged before it was sent: what is
+missing up to there has been dropped by the stream's limits, and anything else will still come.
+
+The importer reads the stream in its order from where its `Progress` says, and delivers by ledger.
+"""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import nats.errors
+import nats.js.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, StreamConfig
+
+from sbus.bridge.configuration import Configuration, Durable
+from sbus.bridge.envelope import (
+    HEADER,
+    ORIGIN,
+    Crossing,
+    Envelope,
+    EnvelopeError,
+    decode_envelope,
+    encode_envelope,
+)
+from sbus.bridge.ledger import Gap, Ledger
+from sbus.bridge.progress import Progress
+from sbus.bridge.spool import Spool
+from sbus.bridge.subjects import decode_key, encode_key
+from sbus.client.connection import Connection
+from sbus.errors import MessagesUnconfirmed, PacketRefused
+from sbus.protocol.keys import SLASH
+
+ACKED: Final = "Sbus-Acked"
+MESSAGE_ID: Final = "Nats-Msg-Id"
+_BATCH: Final = 256
+_ACK_SECONDS: Final = 5.0
+_FETCH_SECONDS: Final = 1.0
+_STREAM_RETRY_SECONDS: Final = 1.0
+_DUPLICATES_SECONDS_MAX: Final = 3_600.0
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True):
+    """A message in the spool."""
+
+    epoch: str
+    number: int
+    claim: str
+    key: bytes
+    payload: bytes
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """A message of the stream, and its number there."""
+
+    crossing: Crossing
+    sequence: int
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Record)
+
+
+def stream_name(prefix: str, channel: str) -> str:
+    return f"{prefix.replace('.', '_')}_{channel}"
+
+
+class DurableExport:
+    """Of one channel; a `Port` of the exchange."""
+
+    def __init__(self, channel: str, limits: Durable, prefix: str, plan: Configuration) -> None:
+        self.name = f"{channel} (durable)"
+        self.exports = frozenset((channel,))
+        self.given_up = 0
+        self.sent = 0
+        self._channel = channel
+        self._limits = limits
+        self._prefix = prefix
+        self._origin = plan.origin
+        self._spool = Spool(Path(plan.state) / f"{channel}.spool")
+        self._acked = ("", 0)
+        """The epoch, and the number of the last message that the stream has."""
+        self.news = asyncio.Event()
+        self.room = asyncio.Event()
+        self.room.set()
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self._spool.waiting_bytes
+
+    def send(self, crossing: Crossing) -> None:
+        """Put this into the spool, unless that is full."""
+        if self._spool.waiting_bytes > self._limits.bytes_max:
+            self.given_up += 1
+            return
+        envelope = crossing.envelope
+        record = Record(
+            envelope.epoch, envelope.number, envelope.claim, crossing.key, crossing.payload
+        )
+        self._spool.append([_encoder.encode(record)])
+        self.news.set()
+        if self._spool.waiting_bytes > self._limits.bytes_max // 2:
+            self.room.clear()
+
+    def beat(self, channel: str, origin: str, envelope: Envelope) -> None:
+        """A stream loses nothing at its end."""
+
+    async def run(self, nc: Client) -> None:
+        """Send what is in the spool, until cancelled."""
+        js = nc.jetstream(timeout=_ACK_SECONDS)
+        await self._make_stream(js)
+        while True:
+            self.news.clear()
+            records, end = self._spool.first(_BATCH)
+            if records:
+                await self._send(js, [_decoder.decode(record) for record in records])
+                self._spool.release(end)
+                self.room.set()
+            else:
+                await self.news.wait()
+
+    async def _make_stream(self, js: JetStreamContext) -> None:
+        name = stream_name(self._prefix, self._channel)
+        try:
+            await js.stream_info(name)
+        except nats.js.errors.NotFoundError:
+            keep_seconds = self._limits.hours_max * 3600
+            await js.add_stream(
+                StreamConfig(
+                    name=name,
+                    subjects=[f"{self._prefix}.d.{self._channel}.>"],
+                    max_age=keep_seconds,
+                    max_bytes=self._limits.bytes_max,
+                    num_replicas=self._limits.replicas,
+                    duplicate_window=min(keep_seconds, _DUPLICATES_SECONDS_MAX),
+                )
+            )
+
+    async def _send(self, js: JetStreamContext, records: list[Record]) -> None:
+        """Returns once the stream has all of them; one epoch after the other."""
+        at = 0
+        while at < len(records):
+            epoch = records[at].epoch
+            same = [record for record in records[at:] if record.epoch == epoch]
+            acked = self._acked[1] if self._acked[0] == epoch else 0
+            acks = [await self._send_one(js, record, acked) for record in same]
+            for ack in acks:
+                await asyncio.wait_for(ack, _ACK_SECONDS)
+            self._acked = (epoch, same[-1].number)
+            self.sent += len(same)
+            at += len(same)
+
+    async def _send_one(
+        self, js: JetStreamContext, record: Record, acked: int
+    ) -> asyncio.Future[Any]:
+        subject = f"{self._prefix}.d.{self._channel}.{self._origin}.{encode_key(record.key, SLASH)}"
+        envelope = Envelope(record.epoch, record.number, self._origin, record.claim)
+        identity = f"{self._origin}/{record.epoch}/{self._channel}/{record.number}"
+        headers = {HEADER: encode_envelope(envelope), MESSAGE_ID: identity, ACKED: str(acked)}
+        return await js.publish_async(
+            subject, record.payload, wait_stall=_ACK_SECONDS, headers=headers
+        )
+
+
+class DurableImport:
+    """Of one channel."""
+
+    def __init__(
+        self,
+        channel: str,
+        prefix: str,
+        plan: Configuration,
+        messages_of: Callable[[str, str, str, Crossing | Gap], list[tuple[bytes, bytes]]],
+        report: Callable[[str, str], None],
+    ) -> None:
+        """`messages_of` gives the keys and payloads to publish for what is delivered."""
+        self.name = f"{channel} (durable)"
+        self.received = 0
+        self.is_importing = False
+        self.bus: Connection[Any]
+        """Set before it runs; nobody else publishes there."""
+        self._channel = channel
+        self._prefix = prefix
+        self._own = plan.origin
+        self._messages_of = messages_of
+        self._report = report
+        self._progress = Progress(Path(plan.state) / f"{channel}.progress")
+        self.ledgers: dict[str, Ledger[Stored]] = self._progress.ledgers()
+
+    async def run(self, nc: Client) -> None:
+        """Deliver what comes, until cancelled."""
+        js = nc.jetstream(timeout=_ACK_SECONDS)
+        self.ledgers = self._progress.ledgers()  # what waited comes again
+        name = stream_name(self._prefix, self._channel)
+        await self._find_beginning(js, name)
+        consumer = await js.pull_subscribe(
+            f"{self._prefix}.d.{self._channel}.>",
+            stream=name,
+            config=ConsumerConfig(
+                deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
+                opt_start_seq=self._progress.next_in_stream,
+                ack_policy=AckPolicy.ALL,
+                max_ack_pending=4 * _BATCH,
+                inactive_threshold=60.0,
+            ),
+        )
+        while True:
+            self.is_importing = True
+            try:
+                batch = await consumer.fetch(_BATCH, timeout=_FETCH_SECONDS)
+            except TimeoutError:
+                continue
+            await self._deliver(batch)
+            await batch[-1].ack()
+
+    async def _find_beginning(self, js: JetStreamContext, name: str) -> None:
+        """Wait until there is a stream; without progress so far, begin at its end."""
+        while True:
+            try:
+                state = (await js.stream_info(name)).state
+                break
+            except nats.js.errors.NotFoundError:
+                await asyncio.sleep(_STREAM_RETRY_SECONDS)
+        reached = self._progress.next_in_stream
+        if reached == 0:
+            self._progress.next_in_stream = state.last_seq + 1
+        elif reached > state.last_seq + 1:
+            self._report(f"{name} anew", f"stream {name} was made anew: read from its beginning")
+            self._progress.next_in_stream = 1
+
+    async def _deliver(self, batch: list[Msg]) -> None:
+        """Publish what these make deliverable; returns when the bus has it."""
+        before = {name: (it.epoch, it.next - 1) for name, it in self.ledgers.items()}
+        try:
+            for msg in batch:
+                await self._take(msg)
+            try:
+                await self.bus.sync()
+            except PacketRefused as refused:
+                self._report(refused.code, f"the local bus refused a message: {refused}")
+        except MessagesUnconfirmed:
+            for origin, (epoch, last) in before.items():
+                if epoch:
+                    self._progress.note(origin, epoch, last)
+            raise
+        self._progress.next_in_stream = self._first_held(batch[-1].metadata.sequence.stream + 1)
+
+    def _first_held(self, after: int) -> int:
+        """Where to begin again, so that messages that wait for others come again."""
+        held = (it.sequence for ledger in self.ledgers.values() for it in ledger.waiting())
+        return min([after, *held])
+
+    async def _take(self, msg: Msg) -> None:
+        found = self._parse(msg)
+        if found is None or found[0].origin == self._own:
+            return
+        crossing, acked = found
+        self.received += 1
+        origin, envelope = crossing.origin, crossing.envelope
+        ledger = self.ledgers.get(origin)
+        if ledger is None:
+            ledger = self.ledgers[origin] = Ledger()
+        stored = Stored(crossing, msg.metadata.sequence.stream)
+        now = asyncio.get_running_loop().time()
+        for given in ledger.feed(("stream",), envelope.epoch, envelope.number, stored, now, acked):
+            item = given if isinstance(given, Gap) else given.crossing
+            for key, payload in self._messages_of(self._channel, origin, ledger.epoch, item):
+                await self.bus.publish(key, payload)
+            if isinstance(item, Crossing):
+                self._progress.note(origin, item.envelope.epoch, item.envelope.number)
+
+    def _parse(self, msg: Msg) -> tuple[Crossing, int] | None:
+        below = msg.subject.removeprefix(f"{self._prefix}.d.{self._channel}.")
+        origin, _, tokens = below.partition(".")
+        key = decode_key(tokens, SLASH)
+        headers = msg.headers or {}
+        try:
+            if key is None or not ORIGIN.fullmatch(origin):
+                raise EnvelopeError(f"its subject is that of no key: {msg.subject[:80]!r}")
+            envelope = decode_envelope(headers.get(HEADER, ""))
+            acked = int(headers.get(ACKED, "0")[:19])
+        except (EnvelopeError, ValueError) as error:
+            self._report(msg.subject[:80], f"a message of {msg.subject[:80]} is refused: {error}")
+            return None
+        return Crossing(self._channel, origin, envelope, key, msg.data), acked

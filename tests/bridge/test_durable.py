@@ -1,0 +1,142 @@
+"""Durable channels: everything crosses once, whoever is killed."""
+
+import json
+import random
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import sbus
+from sbus.client.blocking import Connection
+from tests.support.accounts import PATTERNS, Account
+from tests.support.bridges import (
+    NatsServer,
+    RunningBridge,
+    nats_server,
+    needs_nats,
+    running_bridge,
+    wait_until,
+)
+from tests.support.bus import Bus, running_bus
+
+pytestmark = needs_nats
+
+CONFIG = """
+[bridge]
+origin = "{name}"
+state = "."
+[channels.all]
+patterns = ["all/"]
+[channels.all.durable]
+[links.office]
+servers = ["{url}"]
+{way} = ["all"]
+"""
+
+
+class Pair:
+    """Bus `a` exports to bus `b`."""
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        store = directory / "jetstream"
+        self.server: NatsServer = stack.enter_context(
+            nats_server(directory, "-js", "-sd", str(store))
+        )
+        self.buses: dict[str, Bus] = {}
+        self.bridges: dict[str, RunningBridge] = {}
+        self._directory = directory
+        self._stack = stack
+        for name in "ab":
+            (directory / name).mkdir()
+            self.buses[name] = stack.enter_context(running_bus(directory / name))
+            self.start(name)
+        self.bridges["a"].wait_reading()
+        self.bridges["b"].wait_importing()
+
+    def start(self, name: str) -> None:
+        way = "export" if name == "a" else "import"
+        config = CONFIG.format(name=name, url=self.server.url, way=way)
+        self.bridges[name] = self._stack.enter_context(
+            running_bridge(self.buses[name], self._directory / name, config)
+        )
+
+    def kill(self, name: str) -> None:
+        self.bridges[name].process.kill()
+        self.bridges[name].process.wait()
+
+    def publish(self, first: int, last: int) -> None:
+        with sbus.blocking.connect(self.buses["a"].address) as bus:
+            bus.publish_many("all/a", (str(number) for number in range(first, last + 1)))
+            bus.sync()
+
+
+@contextmanager
+def pair(directory: Path) -> Iterator[Pair]:
+    with ExitStack() as stack:
+        yield Pair(directory, stack)
+
+
+def test_everything_comes_once_also_after_the_death_of_the_server(tmp_path: Path) -> None:
+    with pair(tmp_path) as scene:
+        account = Account(scene.buses["b"].address)
+        scene.publish(1, 200)
+        account.read_until({"a": 200})
+        scene.server.kill()
+        scene.publish(201, 400)
+        scene.server.start()
+        account.read_until({"a": 400})
+        assert not any(account.admitted.values())
+        account.read_nothing()
+        account.bus.close()
+
+
+def test_the_death_of_an_importing_bridge_costs_at_most_one_message_twice(tmp_path: Path) -> None:
+    with pair(tmp_path) as scene, subscribed(scene.buses["b"]) as bus:
+        numbers: list[int] = []
+        last = 0
+        for round_ in range(3):
+            scene.publish(last + 1, last + 2_000)
+            last += 2_000
+            stop_at = last - random.Random(round_).randrange(1_990)
+            while not numbers or numbers[-1] < stop_at:
+                numbers += read(bus)
+            scene.kill("b")
+            scene.start("b")
+            while numbers[-1] < last:
+                numbers += read(bus)
+            assert sorted(set(numbers)) == list(range(1, last + 1))
+            assert len(numbers) - len(set(numbers)) <= round_ + 1
+        without_repeats = [n for at, n in enumerate(numbers) if at == 0 or numbers[at - 1] != n]
+        assert without_repeats == list(range(1, last + 1))
+
+
+def test_what_an_exporting_bridge_did_not_read_is_told_as_a_gap(tmp_path: Path) -> None:
+    with pair(tmp_path) as scene, subscribed(scene.buses["b"]) as bus:
+        scene.server.signal(signal.SIGSTOP)
+        scene.publish(1, 100)
+        wait_until(lambda: scene.bridges["a"].status()["channels"][0]["exported"] == 100)
+        scene.kill("a")
+        scene.server.signal(signal.SIGCONT)
+        scene.start("a")
+        scene.bridges["a"].wait_reading()
+        scene.publish(101, 101)
+        got = [bus.receive(timeout_seconds=30) for _ in range(102)]
+        assert [int(it.payload) for it in got[:100]] == list(range(1, 101))
+        assert json.loads(got[100].payload)["count"] is None
+        assert got[101].payload == b"101"
+
+
+@contextmanager
+def subscribed(bus: Bus) -> Iterator[Connection[sbus.Message]]:
+    with sbus.blocking.connect(bus.address) as client:
+        for pattern in PATTERNS:
+            client.subscribe(pattern)
+        client.sync()
+        yield client
+
+
+def read(bus: Connection[sbus.Message]) -> list[int]:
+    messages = bus.receive_many(timeout_seconds=30)
+    assert all(message.key == b"all/a" for message in messages), messages
+    return [int(message.payload) for message in messages]

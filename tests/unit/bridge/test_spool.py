@@ -1,0 +1,64 @@
+"""The spool: what was appended is there until it is released, whenever the bridge dies."""
+
+import os
+from collections import deque
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sbus.bridge.spool import Spool
+
+records = st.binary(max_size=40)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.lists(records, max_size=4)),
+        st.tuples(st.just("release"), st.integers(1, 5)),
+        st.tuples(st.just("reopen"), st.none()),
+        st.tuples(st.just("torn"), st.binary(min_size=1, max_size=7)),
+    ),
+    max_size=20,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(steps)
+def test_keeps_what_is_not_released(schedule: list[tuple[str, object]]) -> None:
+    with TemporaryDirectory() as directory:
+        path = Path(directory) / "lamps.spool"
+        spool = Spool(path)
+        expected: deque[bytes] = deque()
+        for what, value in schedule:
+            if what == "append":
+                assert isinstance(value, list)
+                spool.append(value)
+                expected += value
+            elif what == "release":
+                assert isinstance(value, int)
+                found, end = spool.first(value)
+                assert found == list(expected)[:value]
+                spool.release(end)
+                for _ in found:
+                    expected.popleft()
+            else:
+                spool.close()
+                if what == "torn":
+                    assert isinstance(value, bytes)
+                    with path.open("ab") as file:
+                        file.write(value)
+                spool = Spool(path)
+            assert spool.first(1_000)[0] == list(expected)
+            if not expected:
+                assert spool.waiting_bytes == 0 or what == "release"
+        spool.close()
+
+
+def test_is_emptied_when_all_is_released(tmp_path: Path) -> None:
+    path = tmp_path / "lamps.spool"
+    spool = Spool(path)
+    spool.append([b"a", b"b"])
+    spool.release(spool.first(2)[1])
+    assert os.path.getsize(path) == 0
+    assert spool.position == 0
+    spool.close()
