@@ -12,6 +12,7 @@ from sbus.bridge.exchange import Exchange
 from sbus.bridge.local_bus import NAME, STATUS_KEY, ChannelReader, LocalPublisher, publishing
 from sbus.bridge.nats_link import NatsLink
 from sbus.bridge.status import status_of
+from sbus.bridge.uplink import Uplink
 from sbus.client.asynchronous import connect
 from sbus.errors import reason_of
 from sbus.unix.notify import Notifier
@@ -30,8 +31,12 @@ class Bridge:
         self._reported: set[str] = set()
         self.publisher = LocalPublisher(plan.channels, self.report)
         self.exchange = Exchange(plan, self.publisher.deliver, self.report)
+        self._wanted: set[str] = set()
+        self.readers: dict[str, ChannelReader] = {}
         self.links = [
-            NatsLink(name, link, self.exchange, self._want, self.report)
+            (Uplink if link.uplink else NatsLink)(
+                name, link, self.exchange, self._want, self.report
+            )
             for name, link in plan.links.items()
         ]
         for link in self.links:
@@ -39,12 +44,14 @@ class Bridge:
         self.durable_imports: dict[str, DurableImport] = {}
         self.durable_exports: dict[str, DurableExport] = {}
         for link in self.links:
-            self._add_durable(link)
+            if isinstance(link, NatsLink):
+                self._add_durable(link)
         self.exchange.ports[:] = [*self.links, *self.durable_exports.values()]
         exported = {name for port in self.exchange.ports for name in port.exports}
-        self.readers = {
-            name: ChannelReader(name, plan.channels[name], self.exchange) for name in exported
-        }
+        for name in exported:
+            self.readers[name] = ChannelReader(name, plan.channels[name], self.exchange)
+        for name in {*self._wanted, *self.durable_exports}:
+            self._want(name)
 
     def _add_durable(self, link: NatsLink) -> None:
         for name in link.plan.exports:
@@ -69,7 +76,10 @@ class Bridge:
             self._report_line(text)
 
     def _want(self, channel: str) -> None:
-        self.readers[channel].wanted.set()
+        """Somebody imports this channel, so its reader begins."""
+        self._wanted.add(channel)
+        if channel in self.readers:
+            self.readers[channel].wanted.set()
 
     async def run(self, notifier: Notifier) -> None:
         """Serve until SIGTERM or SIGINT. Raises SbusError."""
@@ -83,8 +93,6 @@ class Bridge:
                     imported.bus = await stack.enter_async_context(
                         publishing(self.plan.address, f"{NAME}:{name}")
                     )
-                for name in self.durable_exports:
-                    self._want(name)
                 running = [
                     tasks.create_task(self.publisher.run(bus)),
                     tasks.create_task(self.publisher.watch(bus)),

@@ -8,6 +8,7 @@ publishes there. A message of the own origin is dropped, so a loop ends where it
 
 import asyncio
 import os
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -21,6 +22,10 @@ from sbus.unix.script_names import ScriptNames
 
 ORIGINS_MAX = 4_096
 """Whose messages a channel has had; others are refused, as anybody can invent one."""
+
+
+BUS = ""
+"""In a way, in place of a link: the local bus."""
 
 
 class Port(Protocol):
@@ -54,6 +59,13 @@ class Numbers:
         self.epoch = os.urandom(8).hex()
         self.last = 0
 
+    def skip(self, count: int | None) -> None:
+        """So many messages are missing, or nobody knows how many."""
+        if count is None:
+            self.begin()
+        else:
+            self.last += count
+
 
 class Exchange:
     """All of one bridge."""
@@ -79,20 +91,21 @@ class Exchange:
         """A client of the local bus has published this."""
         numbers = self.numbers[channel]
         numbers.last += 1
-        envelope = Envelope(numbers.epoch, numbers.last, self.plan.origin, self._claim_of(message))
+        envelope = Envelope(numbers.epoch, numbers.last, self.plan.origin, self.claim_of(message))
         crossing = Crossing(channel, self.plan.origin, envelope, message.key, message.payload)
         for port in self.ports:
             if channel in port.exports:
                 port.send(crossing)
 
     def export_gap(self, channel: str, count: int | None) -> None:
-        """The local bus has lost messages of the channel on the way to this bridge."""
-        if count is None:
-            self.numbers[channel].begin()
-        else:
-            self.numbers[channel].last += count
+        """The local bus has lost messages of the channel on their way to this bridge."""
+        self.numbers[channel].skip(count)
 
-    def _claim_of(self, message: Message) -> str:
+    def relay(self, crossing: Crossing) -> None:
+        """Another bridge has published this on the local bus, and its origin with it."""
+        self.arrived(None, crossing, time.monotonic())
+
+    def claim_of(self, message: Message) -> str:
         sender = message.sender
         assert sender is not None
         claim = self._claims.get(sender.client)
@@ -107,14 +120,14 @@ class Exchange:
         return claim
 
     # -- from a link ---------------------------------------------------------------------------
-    def arrived(self, port: Port, crossing: Crossing, now: float) -> None:
-        """A link has brought a message."""
+    def arrived(self, port: Port | None, crossing: Crossing, now: float) -> None:
+        """A link has brought a message, or, without a port, the local bus itself."""
         envelope = crossing.envelope
         ledger = self._ledger(crossing.channel, crossing.origin, envelope.epoch)
         if ledger is not None:
-            way = (port.name, envelope.via)
+            way = (port.name if port else BUS, envelope.via)
             given = ledger.feed(way, envelope.epoch, envelope.number, crossing, now)
-            self._pass_on(port, crossing.channel, crossing.origin, ledger, given)
+            self._pass_on(port, crossing.channel, crossing.origin, ledger, given, port is None)
 
     def beaten(self, port: Port, channel: str, origin: str, beat: Envelope, now: float) -> bool:
         """A link has told the number of the last message; returns whether the origin is new."""
@@ -155,9 +168,12 @@ class Exchange:
         origin: str,
         ledger: Ledger[Crossing],
         given: list[Crossing | Gap],
+        is_known: bool = False,
     ) -> None:
+        """`is_known`: the local bus has it already."""
         for item in given:
-            self._deliver(channel, origin, ledger.epoch, item)
+            if not is_known:
+                self._deliver(channel, origin, ledger.epoch, item)
             if isinstance(item, Gap):
                 continue
             for other in self._transit_ports(port, channel, origin, ledger):
@@ -167,7 +183,7 @@ class Exchange:
     def _transit_ports(
         self, port: Port | None, channel: str, origin: str, ledger: Ledger[Crossing]
     ) -> list[Port]:
-        if len(self.ports) == 1:
+        if len(self.ports) == 1 and port is not None:
             return []
         return [
             other

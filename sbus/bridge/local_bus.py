@@ -10,13 +10,12 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from sbus.bridge.configuration import Channel
-from sbus.bridge.envelope import Crossing, decode_claim
-from sbus.bridge.exchange import Exchange
+from sbus.bridge.envelope import Claim, Crossing, Envelope, decode_claim, encode_claim
 from sbus.bridge.ledger import Gap
 from sbus.client.asynchronous import connect
 from sbus.client.connection import Connection
@@ -29,6 +28,7 @@ from sbus.protocol.presence import Member, parse_change
 from sbus.protocol.presence_keys import PRESENCE
 
 NAME = "bridge"
+OWN_KEYS = b"bridge/"
 LOST_KEY = b"bridge/lost/"
 FROM_KEY = b"bridge/from/"
 STATUS_KEY = b"bridge/status"
@@ -54,8 +54,8 @@ class LocalPublisher:
         self._report = report
         self._waiting: deque[tuple[bytes, bytes]] = deque()
         self._news = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
+        self.room = asyncio.Event()
+        self.room.set()
 
     def deliver(self, channel: str, origin: str, epoch: str, item: Crossing | Gap) -> None:
         """Publish this after everything before it."""
@@ -69,7 +69,7 @@ class LocalPublisher:
         if isinstance(item, Gap):
             told = {"origin": origin, "epoch": epoch, "first": item.first, "count": item.count}
             return [(LOST_KEY + channel.encode(), _encode(told))]
-        if is_reserved(item.key, SLASH) or not self._accepts[channel](item.key):
+        if not may_cross(item.key) or not self._accepts[channel](item.key):
             self.refused[channel] += 1
             return []
         self.published[channel] += 1
@@ -83,11 +83,11 @@ class LocalPublisher:
         self.waiting_bytes += len(key) + len(payload) + _MESSAGE_BYTES
         self._news.set()
         if self.waiting_bytes > WAITING_BYTES_MAX:
-            self._room.clear()
+            self.room.clear()
 
     async def wait_room(self) -> None:
         """Return when there is room for more."""
-        await self._room.wait()
+        await self.room.wait()
 
     async def run(self, bus: Connection[Any]) -> None:
         """Publish until cancelled."""
@@ -100,7 +100,7 @@ class LocalPublisher:
                     self._report(refused.code, f"the local bus takes no such message: {refused}")
                 self._waiting.popleft()
                 self.waiting_bytes -= len(key) + len(payload) + _MESSAGE_BYTES
-            self._room.set()
+            self.room.set()
             self._news.clear()
             await self._news.wait()
 
@@ -115,17 +115,41 @@ class LocalPublisher:
                 self._report("unconfirmed", str(unconfirmed))
 
 
+def may_cross(key: bytes) -> bool:
+    """Whether a key is neither reserved, nor one of the bridges' own."""
+    return not key.startswith(OWN_KEYS) and not is_reserved(key, SLASH)
+
+
+class Note(msgspec.Struct):
+    """What the note before a message tells: its origin, and who published it, as that claims."""
+
+    key: str
+    origin: str
+    epoch: str
+    number: int
+    host: str
+    uid: int | None
+    program: str
+
+
+_decode_note = msgspec.json.Decoder(Note).decode
+
+
 def claim_note(item: Crossing) -> bytes:
-    """The payload of the note before a message: who has published it, as its origin claims."""
-    claim = decode_claim(item.envelope.claim)
-    told = {
-        "key": item.key.decode(errors="backslashreplace"),
-        "origin": item.origin,
-        "epoch": item.envelope.epoch,
-        "number": item.envelope.number,
-        **msgspec.structs.asdict(claim),
-    }
-    return _encode(told)
+    """The payload of the note before a message."""
+    claim, key = decode_claim(item.envelope.claim), item.key.decode(errors="backslashreplace")
+    epoch, number = item.envelope.epoch, item.envelope.number
+    return _encode(Note(key, item.origin, epoch, number, *msgspec.structs.astuple(claim)))
+
+
+class Sink(Protocol):
+    """Where the messages of a bus go."""
+
+    def export(self, channel: str, message: Message) -> None: ...
+
+    def export_gap(self, channel: str, count: int | None) -> None: ...
+
+    def relay(self, crossing: Crossing) -> None: ...
 
 
 @asynccontextmanager
@@ -144,9 +168,9 @@ async def publishing(address: str, name: str = NAME) -> AsyncIterator[Connection
 
 
 class ChannelReader:
-    """Reads one channel of the local bus into the exchange."""
+    """Reads one channel of a bus. What a bridge has published there goes on only with its note."""
 
-    def __init__(self, name: str, channel: Channel, exchange: Exchange) -> None:
+    def __init__(self, name: str, channel: Channel, sink: Sink) -> None:
         self.wanted = asyncio.Event()
         """Set once somebody imports the channel."""
         self.is_reading = False
@@ -154,8 +178,12 @@ class ChannelReader:
         self.lost = 0
         self._name = name
         self._channel = channel
-        self._exchange = exchange
+        self._sink = sink
+        self._note_key = FROM_KEY + name.encode()
+        self._own_pid = 0
         self._bridges: set[int] = set()
+        self._notes: dict[int, bytes] = {}
+        """By the bridge that has published it; of the message that follows."""
 
     async def run(self, address: str, wait_room: Callable[[], Awaitable[object]]) -> None:
         """Read until cancelled, from the time when it is wanted. `wait_room` returns when the links
@@ -167,6 +195,8 @@ class ChannelReader:
             await bus.subscribe(f"!/presence/*/{NAME}*")
             for pattern in self._channel.encoded_patterns:
                 await bus.subscribe(pattern)
+            await bus.subscribe(self._note_key)
+            self._own_pid = (await bus.whoami()).pid
             await self._find_bridges(bus)
             self.is_reading = True
             while True:
@@ -185,15 +215,35 @@ class ChannelReader:
                 self._note_member(change.member)
             else:
                 self._bridges.discard(change.member.client)
+                self._notes.pop(change.member.client, None)
             return
         assert message.sender is not None
-        if message.sender.client not in self._bridges:
+        client = message.sender.client
+        if client in self._bridges:
+            if message.sender.pid != self._own_pid:
+                self._take_relayed(client, message)
+        elif may_cross(message.key):
             self.exported += 1
-            self._exchange.export(self._name, message)
+            self._sink.export(self._name, message)
+
+    def _take_relayed(self, client: int, message: Message) -> None:
+        if message.key == self._note_key:
+            self._notes[client] = message.payload
+            return
+        note = self._notes.pop(client, None)
+        if note is None or not may_cross(message.key):
+            return
+        with suppress(msgspec.DecodeError):  # anybody may call itself a bridge
+            told = _decode_note(note)
+            claim = encode_claim(Claim(told.host, told.uid, told.program))
+            envelope = Envelope(told.epoch, told.number, str(client), claim)
+            self._sink.relay(
+                Crossing(self._name, told.origin, envelope, message.key, message.payload)
+            )
 
     async def _note_gap(self, bus: Connection[Any], gap: Lost) -> None:
         self.lost += gap.count or 0
-        self._exchange.export_gap(self._name, gap.count)
+        self._sink.export_gap(self._name, gap.count)
         if gap.count is None or isinstance(gap, Reconnected):
             await self._find_bridges(bus)
 

@@ -107,7 +107,7 @@ class NatsLink:
         self._inbox = ""
 
     @property
-    def is_up(self) -> bool:
+    def is_reading(self) -> bool:
         return self.state == "up"
 
     # -- sending -------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ class NatsLink:
 
     def beat(self, channel: str, origin: str, envelope: Envelope) -> None:
         """Send a heartbeat; while there is no connection, none."""
-        if self.is_up:
+        if self.is_reading:
             self._enqueue("", f"{self.plan.prefix}.m.{channel}.{origin}", b"", envelope)
 
     def _enqueue(self, channel: str, subject: str, payload: bytes, envelope: Envelope) -> None:

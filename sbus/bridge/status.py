@@ -46,6 +46,8 @@ class LinkStatus(msgspec.Struct, frozen=True):
 
     name: str
     state: str
+    is_reading: bool
+    """Whether what it imports would come now."""
     sessions: int
     sent: int
     received: int
@@ -105,6 +107,7 @@ def status_of(bridge: "Bridge") -> BridgeStatus:
             LinkStatus(
                 name=link.name,
                 state=link.state,
+                is_reading=link.is_reading,
                 sessions=link.sessions,
                 sent=sum(count for channel, count in link.sent.items() if channel),
                 received=link.received.total(),

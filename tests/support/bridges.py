@@ -142,6 +142,11 @@ class RunningBridge:
             )
         )
 
+    def wait_uplinked(self) -> None:
+        """Return when it reads its own bus and the one above it."""
+        self.wait_reading()
+        wait_until(lambda: self._link(0)["is_reading"])
+
     def _link(self, number: int) -> dict[str, Any]:
         status = self.status()
         return status["links"][number] if status else {}

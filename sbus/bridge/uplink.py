@@ -1,0 +1,127 @@
+"""A link to another bus of this host, without NATS: the same, with its socket in place of a server.
+
+What is sent there is published there, each message behind a note of its origin. What is published
+there comes back as from an origin of its own, or, if it has such a note, from the one that the note
+names. So buses may be joined in a chain. They are meant to be a tree: in a ring a message may come
+twice, by each way with numbers of its own, but it does not go round.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Any, Final
+
+import msgspec
+
+from sbus.bridge.configuration import Link
+from sbus.bridge.envelope import Crossing, Envelope
+from sbus.bridge.exchange import Exchange, Numbers
+from sbus.bridge.local_bus import NAME, ChannelReader, LocalPublisher, publishing
+from sbus.errors import BusError, ConfigurationError, reason_of
+from sbus.protocol.packets import Message
+
+PAUSE_SECONDS: Final = 2.0
+_ERRORS: Final = (BusError, ConfigurationError)
+
+
+class Uplink:
+    """One link; `name` is that of the configuration. A `Port` of the exchange."""
+
+    def __init__(
+        self,
+        name: str,
+        plan: Link,
+        exchange: Exchange,
+        wanted: Callable[[str], None],
+        report: Callable[[str, str], None],
+    ) -> None:
+        self.name = name
+        self.plan = plan
+        self.exports = frozenset(plan.exports)
+        self.importers = set(plan.exports)
+        """All: a bus does not tell who listens."""
+        self.peers: dict[str, Any] = {}
+        self.given_up: Counter[str] = Counter()
+        self.sent: Counter[str] = Counter()
+        self.received: Counter[str] = Counter()
+        self.sessions = 0
+        self.state = "not connected yet"
+        self.wait_import_room: Callable[[], Any] = asyncio.Event().wait
+        self._exchange = exchange
+        self._report = report
+        self._origin = f"{exchange.plan.origin[:31]}-{name}"
+        """What is published there has these numbers, which only this bridge gives."""
+        self._numbers = {channel: Numbers() for channel in plan.imports}
+        channels = {
+            channel: msgspec.structs.replace(exchange.plan.channels[channel], claims=True)
+            for channel in {*plan.exports, *plan.imports}
+        }
+        self._publisher = LocalPublisher(channels, report)
+        self.room = self._publisher.room
+        self._readers = [
+            ChannelReader(channel, channels[channel], self) for channel in plan.imports
+        ]
+        for channel in plan.exports:
+            wanted(channel)
+        for reader in self._readers:
+            reader.wanted.set()
+
+    @property
+    def is_reading(self) -> bool:
+        return all(reader.is_reading for reader in self._readers)
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self._publisher.waiting_bytes
+
+    def send(self, crossing: Crossing) -> None:
+        """Publish it there, unless too much waits already."""
+        channel, envelope = crossing.channel, crossing.envelope
+        if self.waiting_bytes > self.plan.buffer_bytes_max:
+            self.given_up[channel] += 1
+            return
+        self._publisher.deliver(channel, crossing.origin, envelope.epoch, crossing)
+        self.sent[channel] += 1
+
+    def beat(self, channel: str, origin: str, envelope: Envelope) -> None:
+        """The other bus tells of losses itself."""
+
+    # -- what is published there ---------------------------------------------------------------
+    def export(self, channel: str, message: Message) -> None:
+        numbers = self._numbers[channel]
+        numbers.last += 1
+        claim = self._exchange.claim_of(message)
+        envelope = Envelope(numbers.epoch, numbers.last, self._origin, claim)
+        self.relay(Crossing(channel, self._origin, envelope, message.key, message.payload))
+
+    def export_gap(self, channel: str, count: int | None) -> None:
+        self._numbers[channel].skip(count)
+
+    def relay(self, crossing: Crossing) -> None:
+        self.received[crossing.channel] += 1
+        self._exchange.arrived(self, crossing, asyncio.get_running_loop().time())
+
+    # -- the connection ------------------------------------------------------------------------
+    async def run(self) -> None:
+        """Be connected until cancelled."""
+        while True:
+            try:
+                await self._serve()
+            except* _ERRORS as group:
+                self.state = f"down: {reason_of(group)}"
+                self._report(f"{self.name} {self.state}", f"link {self.name} is {self.state}")
+            await asyncio.sleep(PAUSE_SECONDS * random.uniform(0.5, 1.5))
+
+    async def _serve(self) -> None:
+        address, name = self.plan.uplink, f"{NAME}:{self._exchange.plan.origin}"[:64]
+        async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
+            bus = await stack.enter_async_context(publishing(address, name))
+            self.sessions += 1
+            self.state = "up"
+            self._report(f"{self.name} up {self.sessions}", f"link {self.name} is up")
+            tasks.create_task(self._publisher.run(bus))
+            tasks.create_task(self._publisher.watch(bus))
+            for reader in self._readers:
+                tasks.create_task(reader.run(address, self.wait_import_room))
