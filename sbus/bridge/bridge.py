@@ -7,11 +7,12 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 from sbus.bridge.configuration import Configuration
+from sbus.bridge.description import Parts, status_of
 from sbus.bridge.durable import DurableExport, DurableImport
 from sbus.bridge.exchange import Exchange
-from sbus.bridge.local_bus import NAME, STATUS_KEY, ChannelReader, LocalPublisher, publishing
+from sbus.bridge.local_bus import NAME, ChannelReader, LocalPublisher, publishing
 from sbus.bridge.nats_link import NatsLink
-from sbus.bridge.status import status_of
+from sbus.bridge.own_keys import STATUS_KEY
 from sbus.bridge.uplink import Uplink
 from sbus.client.asynchronous import connect
 from sbus.errors import reason_of
@@ -33,7 +34,7 @@ class Bridge:
         self.exchange = Exchange(plan, self.publisher.deliver, self.report)
         self._wanted: set[str] = set()
         self.readers: dict[str, ChannelReader] = {}
-        self.links = [
+        self.links: list[NatsLink | Uplink] = [
             (Uplink if link.uplink else NatsLink)(
                 name, link, self.exchange, self._want, self.report
             )
@@ -126,9 +127,17 @@ class Bridge:
 
     async def _answer(self) -> None:
         """Answer requests for the status of the bridge."""
+        parts = Parts(
+            self.exchange,
+            self.publisher,
+            self.links,
+            self.readers,
+            self.durable_exports,
+            self.durable_imports,
+        )
         async with (
             connect(self.plan.address, reconnect=True) as bus,
             bus.requests(STATUS_KEY) as requests,
         ):
             async for request in requests:
-                await request.reply(status_of(self).encode())
+                await request.reply(status_of(parts).encode())

@@ -17,21 +17,18 @@ import msgspec
 from sbus.bridge.configuration import Channel
 from sbus.bridge.envelope import Claim, Crossing, Envelope, decode_claim, encode_claim
 from sbus.bridge.ledger import Gap
+from sbus.bridge.own_keys import FROM_KEY, LOST_KEY, may_cross
 from sbus.client.asynchronous import connect
 from sbus.client.connection import Connection
 from sbus.client.message_queue import Lost, Reconnected
 from sbus.errors import BusError, ConfigurationError, MessagesUnconfirmed, PacketRefused
-from sbus.protocol.keys import SLASH, is_reserved
+from sbus.protocol.keys import SLASH
 from sbus.protocol.packets import Message
 from sbus.protocol.pattern_matching import compile_patterns
 from sbus.protocol.presence import Member, parse_change
 from sbus.protocol.presence_keys import PRESENCE
 
 NAME = "bridge"
-OWN_KEYS = b"bridge/"
-LOST_KEY = b"bridge/lost/"
-FROM_KEY = b"bridge/from/"
-STATUS_KEY = b"bridge/status"
 WAITING_BYTES_MAX = 16 * 1024 * 1024
 """Of what waits to be published; then no more is read from NATS."""
 _MESSAGE_BYTES = 128
@@ -113,11 +110,6 @@ class LocalPublisher:
                 self._report(refused.code, f"the local bus refused a message: {refused}")
             except MessagesUnconfirmed as unconfirmed:
                 self._report("unconfirmed", str(unconfirmed))
-
-
-def may_cross(key: bytes) -> bool:
-    """Whether a key is neither reserved, nor one of the bridges' own."""
-    return not key.startswith(OWN_KEYS) and not is_reserved(key, SLASH)
 
 
 class Note(msgspec.Struct):

@@ -1,4 +1,4 @@
-"""Durable channels: everything crosses once, whoever is killed."""
+"""Durable channels: everything crosses once, also when processes are killed."""
 
 import json
 import random

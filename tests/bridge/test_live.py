@@ -142,3 +142,15 @@ def test_a_bridge_that_begins_anew_is_a_gap_of_unknown_size(tmp_path: Path) -> N
             key, payload = there.receive().split(b"\0", 1)
             assert (key, json.loads(payload)["count"]) == (b"MSG bridge/lost/lamps", None)
             assert there.receive() == b"MSG lamps/1\0last"
+
+
+def test_sbusctl_shows_the_bridge_and_explains_what_crosses(tmp_path: Path) -> None:
+    with joined(tmp_path) as pair:
+        shown = pair.a.sbusctl("bridges").stdout.decode()
+        assert "origin a" in shown
+        assert "host-b\\x20(b)" in shown
+        crosses = pair.a.sbusctl("explain", "lamps/3").stdout.decode()
+        assert "crosses link office in channel lamps, with the subject sbus.*.lamps.a.lamps.3." in (
+            crosses
+        )
+        assert "no channel that is exported" in pair.a.sbusctl("explain", "x").stdout.decode()

@@ -5,6 +5,7 @@ packages when it runs.
 """
 
 import importlib
+import sys
 from typing import NoReturn
 
 import click
@@ -105,6 +106,11 @@ Examples:
     help="Wait for so long until there is a bus.",
 )
 @click.option(
+    "--host",
+    metavar="[USER@]HOST",
+    help="Run the same command on that host, over ssh.",
+)
+@click.option(
     "--version",
     is_flag=True,
     expose_value=False,
@@ -119,8 +125,13 @@ def sbusctl(
     admin_address: str | None,
     dialect: str,
     wait_seconds: float,
+    host: str | None,
 ) -> None:
     """Use and administer a message bus."""
+    if host is not None:
+        from sbus.cli.sbusctl.other_host import run_there
+
+        run_there(host, sys.argv[1:])
     link = LinkOptions(dialect=dialect)
     context.obj = SelectedBus(address, admin_address, link, wait_seconds)
 

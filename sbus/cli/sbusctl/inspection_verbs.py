@@ -1,10 +1,12 @@
 """The verbs of `sbusctl` that show who uses the bus: clients, subs, users, explain, me."""
 
 import os
+from contextlib import suppress
 
 import click
 
 from sbus.cli.sbusctl.shared_options import SelectedBus, complete_users, json_option, verb
+from sbus.errors import NobodyListens
 
 
 @verb(
@@ -72,13 +74,26 @@ def users(selected: SelectedBus, as_json: bool) -> None:
 def explain(selected: SelectedBus, key: bytes, as_json: bool) -> None:
     """Show which clients would receive a message under KEY.
 
-    Also show those that would not although they have a pattern that matches, and why. Nothing is
-    published.
+    Also show those that would not although they have a pattern that matches, and why, and whether
+    the message would cross the bridge of the bus, if there is one. Nothing is published.
     """
     from sbus.protocol.admin import Explain
     from sbus.protocol.text import to_text
 
     selected.ask_and_show(Explain(key=to_text(key)), as_json=as_json)
+    if not as_json and selected.link["dialect"] == "slash":
+        _show_crossing(selected, key)
+
+
+def _show_crossing(selected: SelectedBus, key: bytes) -> None:
+    from sbus.cli.sbusctl.bridge_request import ask_bridge
+    from sbus.cli.terminal.screen import Screen
+    from sbus.cli.views.bridges_view import crossing_lines
+
+    with suppress(NobodyListens):
+        status = ask_bridge(selected)
+        screen = Screen()
+        screen.show(crossing_lines(status, key, screen.width))
 
 
 @verb("sbusctl me")

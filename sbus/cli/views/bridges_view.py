@@ -1,11 +1,17 @@
 """What `bridges` prints for people: the links of a bridge, its channels, and the buses it hears."""
 
+import os
+
 from rich.text import Text
 
+from sbus.bridge.own_keys import may_cross
 from sbus.bridge.status import BridgeStatus, ChannelStatus, LinkStatus, OriginStatus
-from sbus.cli.terminal.tables import Field, fit, name_field, table, text
+from sbus.bridge.subjects import encode_key
+from sbus.cli.terminal.tables import Field, fit, name_field, paragraph, table, text
 from sbus.cli.terminal.units import count, size
 from sbus.cli.views.clients_view import warned
+from sbus.protocol.keys import SLASH
+from sbus.protocol.pattern_matching import compile_patterns
 
 
 def bridge_lines(status: BridgeStatus, width: int | None) -> list[Text]:
@@ -16,6 +22,28 @@ def bridge_lines(status: BridgeStatus, width: int | None) -> list[Text]:
     if status.origins:
         lines += [Text(), *table(_ORIGIN, status.origins, width)]
     return lines
+
+
+def crossing_lines(status: BridgeStatus, key: bytes, width: int | None) -> list[Text]:
+    """Whether messages with this key cross, and why."""
+    channels = [
+        channel.name
+        for channel in status.channels
+        if compile_patterns(map(os.fsencode, channel.patterns), SLASH)(key)
+    ]
+    if not may_cross(key):
+        return paragraph("It crosses no bridge: such keys never do.", width)
+    lines = []
+    for link in status.links:
+        for channel in channels:
+            if channel in link.exports:
+                subject = f"{link.prefix}.*.{channel}.{status.origin}.{encode_key(key, SLASH)}"
+                where = f", with the subject {subject}" if link.prefix else ""
+                wanted = "" if channel in link.wanted else "; nobody imports it now"
+                lines += paragraph(
+                    f"It crosses link {link.name} in channel {channel}{where}{wanted}.", width
+                )
+    return lines or paragraph("It crosses no bridge: no channel that is exported has it.", width)
 
 
 _LINK: list[Field[LinkStatus]] = [
