@@ -5,6 +5,7 @@ import asyncio
 import signal
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from typing import Any
 
 from sbus.bridge.configuration import Configuration
 from sbus.bridge.description import Parts, status_of
@@ -85,6 +86,7 @@ class Bridge:
     async def run(self, notifier: Notifier) -> None:
         """Serve until SIGTERM or SIGINT. Raises SbusError."""
         stop = asyncio.Event()
+        asyncio.get_running_loop().set_exception_handler(self._note_loop_error)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         try:
@@ -112,6 +114,14 @@ class Bridge:
                     task.cancel()
         except BaseExceptionGroup as group:
             raise reason_of(group) from group
+
+    def _note_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A task of the NATS client has failed that nobody waits for."""
+        error = context.get("exception")
+        if isinstance(error, OSError):
+            self.report(f"loop {error}", f"the NATS client lost a connection: {error}")
+        else:
+            loop.default_exception_handler(context)
 
     async def _wait_room(self) -> None:
         for port in self.exchange.ports:

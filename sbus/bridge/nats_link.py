@@ -14,6 +14,7 @@ import random
 import ssl
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -42,6 +43,8 @@ from sbus.version import __version__
 PAUSE_SECONDS_MIN: Final = 0.1
 PAUSE_SECONDS_MAX: Final = 5.0
 _CONNECT_SECONDS: Final = 5.0
+_CLOSE_SECONDS: Final = 1.0
+_LOOK_SECONDS: Final = 0.2
 _HELLO_SECONDS: Final = 10.0
 _PEER_SECONDS: Final = 3 * _HELLO_SECONDS
 _MESSAGE_BYTES: Final = 256
@@ -274,7 +277,7 @@ class NatsLink:
                     **_credentials(self.plan),
                 )
         except (*_ERRORS, Exception) as error:
-            await nc.close()
+            await _close(nc)
             raise nats.errors.Error(_reason(errors or [error])) from error
         try:
             await self._subscribe(nc)
@@ -287,14 +290,17 @@ class NatsLink:
                     tasks.create_task(self._greet()),
                     *(tasks.create_task(self._keep_on(it, nc)) for it in self.durable),
                 ]
-                await closed.wait()
+                while not nc.is_closed:  # the client does not tell of every end
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(_LOOK_SECONDS):
+                            await closed.wait()
                 for helper in helpers:
                     helper.cancel()
         except* _ERRORS as group:
             raise nats.errors.Error(_reason([*errors, *group.exceptions])) from group
         finally:
             self.state = "down"
-            await nc.close()
+            await _close(nc)
         raise nats.errors.Error(_reason(errors) if errors else "the server has closed it")
 
     async def _keep_on(self, channel: DurableExport | DurableImport, nc: Client) -> None:
@@ -342,6 +348,13 @@ def _bound(handle: Any, channel: str) -> Any:
         await handle(channel, msg)
 
     return handle_message
+
+
+async def _close(nc: Client) -> None:
+    """Without an end to wait for if the server ended the connection while it was made."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_CLOSE_SECONDS):
+            await nc.close()
 
 
 def _credentials(plan: Link) -> dict[str, Any]:

@@ -142,6 +142,11 @@ class RunningBridge:
             )
         )
 
+    def wait_peers(self, count: int) -> None:
+        """Return when so many others import, and are imported from."""
+        wait_until(lambda: len(self._link(0).get("peers", [])) >= count)
+        wait_until(lambda: len(self.status()["origins"]) >= count)
+
     def wait_uplinked(self) -> None:
         """Return when it reads its own bus and the one above it."""
         self.wait_reading()

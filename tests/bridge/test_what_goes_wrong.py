@@ -1,0 +1,151 @@
+"""Wrong certificates, credentials, permissions, twins, older bridges: one clear error each."""
+
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.bridges import (
+    NatsServer,
+    RunningBridge,
+    nats_server,
+    needs_nats,
+    running_bridge,
+    wait_until,
+)
+from tests.support.bus import running_bus
+
+pytestmark = needs_nats
+
+CONFIG = """
+[bridge]
+origin = "{origin}"
+[channels.lamps]
+patterns = ["lamps/"]
+[links.office]
+servers = ["{url}"]
+export = ["lamps"]
+import = ["lamps"]
+{more}
+"""
+
+
+@contextmanager
+def bridge_at(
+    directory: Path, url: str, *, origin: str = "a", more: str = ""
+) -> Iterator[RunningBridge]:
+    place = directory / origin / str(len(list(directory.iterdir())))
+    place.mkdir(parents=True)
+    with (
+        running_bus(place) as bus,
+        running_bridge(bus, place, CONFIG.format(url=url, origin=origin, more=more)) as bridge,
+    ):
+        yield bridge
+
+
+def wait_for(bridge: RunningBridge, text: str) -> None:
+    """Return when the bridge has reported this, once."""
+    wait_until(lambda: text in bridge.stderr_text())
+    assert bridge.stderr_text().count(text) == 1
+
+
+def with_server_config(directory: Path, text: str) -> list[str]:
+    (directory / "server.conf").write_text(text)
+    return ["-c", str(directory / "server.conf")]
+
+
+def with_login(server: NatsServer, login: str) -> str:
+    return server.url.replace("nats://", f"nats://{login}@")
+
+
+def test_wrong_credentials(tmp_path: Path) -> None:
+    with (
+        nats_server(tmp_path, "--user", "me", "--pass", "right") as server,
+        bridge_at(tmp_path, with_login(server, "me:wrong")) as bridge,
+    ):
+        wait_for(bridge, "link office is down: nats: 'Authorization Violation'")
+        assert bridge.status()["links"][0]["sessions"] == 0
+
+
+def test_a_subject_that_is_not_permitted(tmp_path: Path) -> None:
+    text = 'authorization { users = [{user: me, password: x, permissions: {publish: "other.>"}}] }'
+    with (
+        nats_server(tmp_path, *with_server_config(tmp_path, text)) as server,
+        bridge_at(tmp_path, with_login(server, "me:x")) as bridge,
+    ):
+        wait_for(bridge, 'permissions violation for publish to "sbus.m.lamps.a"')
+        assert bridge.status()["links"][0]["state"] == "up"
+
+
+@pytest.mark.skipif(not Path("/usr/bin/openssl").exists(), reason="openssl is not installed")
+def test_a_wrong_certificate(tmp_path: Path) -> None:
+    for name in ("right", "wrong"):
+        make_certificate(tmp_path, name)
+    server_options = ["--tls", "--tlscert", str(tmp_path / "right.pem")]
+    server_options += ["--tlskey", str(tmp_path / "right.key")]
+    with nats_server(tmp_path, *server_options) as server:
+        url = server.url.replace("nats:", "tls:")
+        with bridge_at(tmp_path, url, more=f'ca = "{tmp_path}/wrong.pem"') as bridge:
+            wait_for(bridge, "certificate verify failed: self-signed certificate")
+        with bridge_at(tmp_path, url, more=f'ca = "{tmp_path}/right.pem"') as bridge:
+            wait_for(bridge, "link office is up")
+
+
+def make_certificate(directory: Path, name: str) -> None:
+    words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
+    words += f" -subj /CN=x -addext subjectAltName=IP:127.0.0.1 -keyout {name}.key -out {name}.pem"
+    subprocess.run(["openssl", *words.split()], cwd=directory, check=True, capture_output=True)
+
+
+def test_two_buses_with_one_origin(tmp_path: Path) -> None:
+    with (
+        nats_server(tmp_path) as server,
+        bridge_at(tmp_path, server.url) as one,
+        bridge_at(tmp_path, server.url) as other,
+    ):
+        for bridge in (one, other):
+            wait_for(bridge, "another bridge has the origin a of this one")
+
+
+@pytest.mark.parametrize(
+    ("header", "error"),
+    [
+        (b"0 ab 1 b = = =", "it speaks version '0' of the bridges' protocol, and this one 1"),
+        (b"1 nonsense", "its header is no envelope: '1 nonsense'"),
+    ],
+)
+def test_a_bridge_of_another_version(tmp_path: Path, header: bytes, error: str) -> None:
+    with nats_server(tmp_path) as server, bridge_at(tmp_path, server.url) as bridge:
+        bridge.wait_up()
+        publish(server, b"sbus.m.lamps.b.lamps.1", header)
+        publish(server, b"sbus.m.lamps.b.lamps.1", header)
+        wait_for(bridge, error)
+        assert bridge.status()["origins"] == []
+
+
+def test_a_key_that_is_none_of_the_channel_is_refused(tmp_path: Path) -> None:
+    with nats_server(tmp_path) as server, bridge_at(tmp_path, server.url) as bridge:
+        bridge.wait_up()
+        with bridge.bus.connect() as client:
+            client.send(b"SUB *")
+            client.send(b"SUB */")
+            client.send(b"SUB bridge/")
+            keys = ["doors.1", "bridge.lost.lamps", "!.x", "lamps.1"]
+            for number, key in enumerate(keys, 1):
+                publish(server, f"sbus.m.lamps.b.{key}".encode(), b"1 ab %d b = = =" % number)
+            assert client.receive() == b"MSG lamps/1\0x"
+        assert bridge.status()["channels"][0]["refused"] == 3
+
+
+def publish(server: NatsServer, subject: bytes, header: bytes) -> None:
+    """As any client of NATS does."""
+    headers = b"NATS/1.0\r\nSbus: %b\r\n\r\n" % header
+    packet = b"HPUB %b %d %d\r\n%bx\r\n" % (subject, len(headers), len(headers) + 1, headers)
+    with socket.create_connection(("127.0.0.1", server.port)) as sock:
+        sock.sendall(b'CONNECT {"headers": true, "verbose": false}\r\n' + packet + b"PING\r\n")
+        reply = b""
+        while b"PONG\r\n" not in reply:
+            reply += sock.recv(4096)
