@@ -82,6 +82,7 @@ def test_it_says_what_it_is_and_needs(package: Path) -> None:
         "usr/lib/systemd/system/sbusd-admin.socket",
         "usr/lib/systemd/system/sbusd.service",
         "usr/lib/systemd/system/sbus-metrics.service",
+        "usr/lib/systemd/system/sbus-bridge.service",
         "usr/lib/systemd/system/sbus-recorder.service",
         "usr/lib/systemd/user/sbusd.socket",
         "usr/lib/sysusers.d/sbus.conf",
