@@ -42,7 +42,7 @@ class Bridge:
             for name, link in plan.links.items()
         ]
         for link in self.links:
-            link.wait_import_room = self.publisher.wait_room
+            link.import_room = self.publisher.room
         self.durable_imports: dict[str, DurableImport] = {}
         self.durable_exports: dict[str, DurableExport] = {}
         for link in self.links:

@@ -218,8 +218,9 @@ class DurableImport:
                 batch = await consumer.fetch(_BATCH, timeout=_FETCH_SECONDS)
             except TimeoutError:
                 continue
-            await self._deliver(batch)
-            await batch[-1].ack()
+            if batch:
+                await self._deliver(batch)
+                await batch[-1].ack()
 
     async def _find_beginning(self, js: JetStreamContext, name: str) -> None:
         """Wait until there is a stream; without progress so far, begin at its end."""

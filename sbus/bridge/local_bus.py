@@ -8,7 +8,7 @@ of one bus do not send each other's messages round.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Protocol
 
@@ -20,10 +20,18 @@ from sbus.bridge.ledger import Gap
 from sbus.bridge.own_keys import FROM_KEY, LOST_KEY, may_cross
 from sbus.client.asynchronous import connect
 from sbus.client.connection import Connection
+from sbus.client.link import PACKET_BYTES_MAX
 from sbus.client.message_queue import Lost, Reconnected
-from sbus.errors import BusError, ConfigurationError, MessagesUnconfirmed, PacketRefused
-from sbus.protocol.keys import SLASH
-from sbus.protocol.packets import Message
+from sbus.errors import (
+    BusError,
+    ClientFault,
+    ConfigurationError,
+    MessagesUnconfirmed,
+    PacketRefused,
+)
+from sbus.limits import Limits
+from sbus.protocol.keys import SLASH, check_key
+from sbus.protocol.packets import PUBLISH_WORD, Message
 from sbus.protocol.pattern_matching import compile_patterns
 from sbus.protocol.presence import Member, parse_change
 from sbus.protocol.presence_keys import PRESENCE
@@ -32,6 +40,7 @@ NAME = "bridge"
 WAITING_BYTES_MAX = 16 * 1024 * 1024
 """Of what waits to be published; then no more is read from NATS."""
 _MESSAGE_BYTES = 128
+_KEYS_MAX = 20_000
 _encode = msgspec.json.Encoder().encode
 
 
@@ -41,13 +50,14 @@ class LocalPublisher:
     def __init__(self, channels: dict[str, Channel], report: Callable[[str, str], None]) -> None:
         self.published = dict.fromkeys(channels, 0)
         self.refused = dict.fromkeys(channels, 0)
-        """Messages whose keys are none of the channel's, as this host knows it."""
+        """Messages whose keys are none of the channel's here, or that are too long."""
         self.waiting_bytes = 0
         self._channels = channels
         self._accepts = {
             name: compile_patterns(channel.encoded_patterns, SLASH)
             for name, channel in channels.items()
         }
+        self._accepted: dict[tuple[str, bytes], bool] = {}
         self._report = report
         self._waiting: deque[tuple[bytes, bytes]] = deque()
         self._news = asyncio.Event()
@@ -66,7 +76,8 @@ class LocalPublisher:
         if isinstance(item, Gap):
             told = {"origin": origin, "epoch": epoch, "first": item.first, "count": item.count}
             return [(LOST_KEY + channel.encode(), _encode(told))]
-        if not may_cross(item.key) or not self._accepts[channel](item.key):
+        is_short = len(item.key) + len(item.payload) < PACKET_BYTES_MAX - len(PUBLISH_WORD)
+        if not (is_short and self._is_accepted(channel, item.key)):
             self.refused[channel] += 1
             return []
         self.published[channel] += 1
@@ -75,6 +86,15 @@ class LocalPublisher:
             return [(FROM_KEY + channel.encode(), claim_note(item)), message]
         return [message]
 
+    def _is_accepted(self, channel: str, key: bytes) -> bool:
+        known = self._accepted.get((channel, key))
+        if known is None:
+            if len(self._accepted) >= _KEYS_MAX:
+                self._accepted.clear()
+            known = may_cross(key) and bool(self._accepts[channel](key)) and _is_possible(key)
+            self._accepted[channel, key] = known
+        return known
+
     def _add(self, key: bytes, payload: bytes) -> None:
         self._waiting.append((key, payload))
         self.waiting_bytes += len(key) + len(payload) + _MESSAGE_BYTES
@@ -82,24 +102,21 @@ class LocalPublisher:
         if self.waiting_bytes > WAITING_BYTES_MAX:
             self.room.clear()
 
-    async def wait_room(self) -> None:
-        """Return when there is room for more."""
-        await self.room.wait()
-
     async def run(self, bus: Connection[Any]) -> None:
         """Publish until cancelled."""
         while True:
-            while self._waiting:
-                key, payload = self._waiting[0]
-                try:
-                    await bus.publish(key, payload)
-                except PacketRefused as refused:
-                    self._report(refused.code, f"the local bus takes no such message: {refused}")
-                self._waiting.popleft()
-                self.waiting_bytes -= len(key) + len(payload) + _MESSAGE_BYTES
+            await bus.publish_all(self._taken())
             self.room.set()
             self._news.clear()
-            await self._news.wait()
+            if not self._waiting:
+                await self._news.wait()
+
+    def _taken(self) -> Iterator[tuple[bytes, bytes]]:
+        """What waits, each taken when it is sent."""
+        while self._waiting:
+            key, payload = self._waiting.popleft()
+            self.waiting_bytes -= len(key) + len(payload) + _MESSAGE_BYTES
+            yield key, payload
 
     async def watch(self, bus: Connection[Any]) -> None:
         """Report what the bus refuses."""
@@ -110,6 +127,15 @@ class LocalPublisher:
                 self._report(refused.code, f"the local bus refused a message: {refused}")
             except MessagesUnconfirmed as unconfirmed:
                 self._report("unconfirmed", str(unconfirmed))
+
+
+def _is_possible(key: bytes) -> bool:
+    """Whether the local bus takes this key."""
+    try:
+        check_key(key, SLASH, Limits())
+    except ClientFault:
+        return False
+    return True
 
 
 class Note(msgspec.Struct):

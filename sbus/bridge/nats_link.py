@@ -97,7 +97,8 @@ class NatsLink:
         """How often it was connected."""
         self.waiting_bytes = 0
         self.state = "not connected yet"
-        self.wait_import_room: Callable[[], Any] = asyncio.Event().wait
+        self.import_room = asyncio.Event()
+        """Set while more may be delivered."""
         self._exchange = exchange
         self._wanted = wanted
         self._report = report
@@ -191,7 +192,8 @@ class NatsLink:
             return
         self.received[channel] += 1
         self._exchange.arrived(self, Crossing(channel, origin, envelope, key, msg.data), now)
-        await self.wait_import_room()
+        if not self.import_room.is_set():
+            await self.import_room.wait()
 
     def _parse_subject(self, channel: str, subject: str) -> tuple[str, bytes | None] | None:
         """The origin, and the key, which is None for a heartbeat; None if it is no such subject."""

@@ -48,7 +48,7 @@ class Uplink:
         self.received: Counter[str] = Counter()
         self.sessions = 0
         self.state = "not connected yet"
-        self.wait_import_room: Callable[[], Any] = asyncio.Event().wait
+        self.import_room = asyncio.Event()
         self._exchange = exchange
         self._report = report
         self._origin = f"{exchange.plan.origin[:31]}-{name}"
@@ -124,4 +124,4 @@ class Uplink:
             tasks.create_task(self._publisher.run(bus))
             tasks.create_task(self._publisher.watch(bus))
             for reader in self._readers:
-                tasks.create_task(reader.run(address, self.wait_import_room))
+                tasks.create_task(reader.run(address, self.import_room.wait))

@@ -131,6 +131,15 @@ class Connection(Receiving[Item]):
         """
         self._io.run(self._bus.publish_many(key, payloads), timeout_seconds)
 
+    def publish_all(
+        self,
+        messages: Iterable[tuple[bytes | str, bytes | str]],
+        *,
+        timeout_seconds: float | None = None,
+    ) -> None:
+        """Publish a message for each key and payload, likewise."""
+        self._io.run(self._bus.publish_all(messages), timeout_seconds)
+
     def publish_with_receipt(
         self,
         key: bytes | str,

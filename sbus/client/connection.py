@@ -73,6 +73,11 @@ class Connection(Receiving[Item]):
         """
         await self._io.send_many(self._link.encoder.publish_many(key, payloads))
 
+    async def publish_all(self, messages: Iterable[tuple[bytes | str, bytes | str]]) -> None:
+        """Publish a message for each key and payload, in less time than one by one; otherwise as
+        `publish_many`."""
+        await self._io.send_many(self._link.encoder.publish_all(messages))
+
     async def publish_with_receipt(self, key: bytes | str, payload: bytes | str = b"") -> Receipt:
         """Publish a message, and return what has become of it: how many clients it was sent to,
         for how many it waits, and how many have lost it.

@@ -57,6 +57,10 @@ class PacketEncoder:
             for payload in payloads
         )
 
+    def publish_all(self, messages: Iterable[tuple[bytes | str, bytes | str]]) -> Iterator[bytes]:
+        """A packet for each key and payload."""
+        return (self.publish(key, payload) for key, payload in messages)
+
     def subscribe(self, pattern: bytes | str) -> bytes:
         checked = self.checked_pattern(pattern)
         hint = pattern_hint(checked, self._dialect)

@@ -4,6 +4,7 @@ A packet is a word, one space, a key or pattern up to the first NUL, and a paylo
 cuts a packet there and changes no byte. Keys and patterns are checked in `keys.py`.
 """
 
+import re
 from typing import Final
 
 import msgspec
@@ -19,6 +20,7 @@ CONTROL_WORD: Final = b"CMSG "
 FROM_KEY: Final = b"!/from"
 """Of a message with its sender, for a client that wants to know it."""
 
+_FROM = re.compile(rb"%bMSG ([^\0]*)\0(.*)" % (rb"([0-9]{1,20}) " * 5), re.DOTALL)
 _PUBLISH_KEY_AT = len(PUBLISH_WORD)
 _CONTROL_KEY_AT = len(CONTROL_WORD)
 
@@ -116,12 +118,11 @@ def parse_server_packet(packet: bytes) -> Message | ControlMessage:
 
 def _parse_from(payload: bytes) -> Message:
     """A message with its sender: five numbers, then the packet as it was published."""
-    *numbers, packet = payload.split(b" ", 5)
-    if len(numbers) == 5 and all(number.isdigit() and len(number) <= 20 for number in numbers):
-        message = parse_server_packet(packet)
-        if isinstance(message, Message):
-            return Message(message.key, message.payload, Sender(*map(int, numbers)))
-    raise ProtocolViolation(f"the bus sent an invalid sender: {payload[:32]!r}")
+    found = _FROM.fullmatch(payload)
+    if found is None:
+        raise ProtocolViolation(f"the bus sent an invalid sender: {payload[:32]!r}")
+    place, client, gid, uid, pid, key, content = found.groups()
+    return Message(key, content, Sender(int(place), int(client), int(gid), int(uid), int(pid)))
 
 
 def encode_subscribe(pattern: bytes) -> bytes:
