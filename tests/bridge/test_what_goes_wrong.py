@@ -14,6 +14,7 @@ from tests.support.bridges import (
     nats_server,
     needs_nats,
     running_bridge,
+    send,
     wait_until,
 )
 from tests.support.bus import running_bus
@@ -130,9 +131,7 @@ def test_a_key_that_is_none_of_the_channel_is_refused(tmp_path: Path) -> None:
     with nats_server(tmp_path) as server, bridge_at(tmp_path, server.url) as bridge:
         bridge.wait_up()
         with bridge.bus.connect() as client:
-            client.send(b"SUB *")
-            client.send(b"SUB */")
-            client.send(b"SUB bridge/")
+            send(client, b"SUB *", b"SUB */", b"SUB bridge/")
             keys = ["doors.1", "bridge.lost.lamps", "!.x", "lamps.1"]
             for number, key in enumerate(keys, 1):
                 publish(server, f"sbus.m.lamps.b.{key}".encode(), b"1 ab %d b = = =" % number)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import sbus
+from sbus.client.blocking import Connection
 from tests.support.bus import SBUSCTL, Bus, sbusd_environment
 from tests.support.raw_client import RawClient
 
@@ -100,14 +101,19 @@ class RunningBridge:
         return self.errors.read_text()
 
     def status(self) -> dict[str, Any]:
-        """What the bridge tells of itself; {} while it does not answer."""
+        """What the bridge tells of itself, as soon as it does."""
+        answers: list[dict[str, Any]] = []
         with sbus.blocking.connect(self.bus.address) as bus:
-            try:
-                answer = bus.request("bridge/status", timeout_seconds=5)
-            except (sbus.NobodyListens, TimeoutError):
-                return {}
-        status: dict[str, Any] = json.loads(answer)
-        return status
+            wait_until(lambda: self._ask(bus, answers))
+        return answers[0]
+
+    def _ask(self, bus: Connection[sbus.Message], answers: list[dict[str, Any]]) -> bool:
+        try:
+            answers.append(json.loads(bus.request("bridge/status", timeout_seconds=5)))
+        except sbus.NobodyListens:
+            assert self.process.poll() is None, self.stderr_text()
+            return False
+        return True
 
     def wait_up(self, *, links: int = 1) -> None:
         """Return when its links are connected."""
@@ -115,7 +121,7 @@ class RunningBridge:
 
     def wait_importers(self, *channels: str, link: int = 0) -> None:
         """Return when somebody imports these channels of a link, and the bus is read."""
-        wait_until(lambda: set(channels) <= set(self._link(link).get("wanted", [])))
+        wait_until(lambda: set(channels) <= set(self.status()["links"][link]["wanted"]))
         wait_until(
             lambda: all(
                 channel["is_reading"]
@@ -124,37 +130,23 @@ class RunningBridge:
             )
         )
 
-    def wait_reading(self) -> None:
-        """Return when it reads all channels of its bus."""
-        wait_until(
-            lambda: (
-                any(self.status().get("channels", []))
-                and all(channel["is_reading"] for channel in self.status()["channels"])
-            )
-        )
-
-    def wait_importing(self) -> None:
-        """Return when it imports all durable channels."""
-        wait_until(
-            lambda: (
-                any(self.status().get("durable", []))
-                and all(channel["is_importing"] for channel in self.status()["durable"])
-            )
-        )
-
     def wait_peers(self, count: int) -> None:
         """Return when so many others import, and are imported from."""
-        wait_until(lambda: len(self._link(0).get("peers", [])) >= count)
+        wait_until(lambda: len(self.status()["links"][0]["peers"]) >= count)
         wait_until(lambda: len(self.status()["origins"]) >= count)
 
     def wait_uplinked(self) -> None:
         """Return when it reads its own bus and the one above it."""
         self.wait_reading()
-        wait_until(lambda: self._link(0)["is_reading"])
+        wait_until(lambda: self.status()["links"][0]["is_reading"])
 
-    def _link(self, number: int) -> dict[str, Any]:
-        status = self.status()
-        return status["links"][number] if status else {}
+    def wait_reading(self) -> None:
+        """Return when it reads all channels of its bus."""
+        wait_until(lambda: all(it["is_reading"] for it in self.status()["channels"]))
+
+    def wait_importing(self) -> None:
+        """Return when it imports all durable channels."""
+        wait_until(lambda: all(it["is_importing"] for it in self.status()["durable"]))
 
     def stop(self) -> None:
         if self.process.poll() is None:
