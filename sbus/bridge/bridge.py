@@ -8,12 +8,13 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from sbus.bridge.configuration import Configuration
-from sbus.bridge.description import Parts, status_of
+from sbus.bridge.description import describe
 from sbus.bridge.durable import DurableExport, DurableImport
 from sbus.bridge.exchange import Exchange
 from sbus.bridge.local_bus import NAME, ChannelReader, LocalPublisher, publishing
 from sbus.bridge.nats_link import NatsLink
 from sbus.bridge.own_keys import STATUS_KEY
+from sbus.bridge.status import BridgeStatus, DurableStatus
 from sbus.bridge.uplink import Uplink
 from sbus.client.asynchronous import connect
 from sbus.errors import reason_of
@@ -45,6 +46,9 @@ class Bridge:
             link.import_room = self.publisher.room
         self.durable_imports: dict[str, DurableImport] = {}
         self.durable_exports: dict[str, DurableExport] = {}
+        self.durable = {
+            name: DurableStatus(name) for name, channel in plan.channels.items() if channel.durable
+        }
         for link in self.links:
             if isinstance(link, NatsLink):
                 self._add_durable(link)
@@ -58,13 +62,17 @@ class Bridge:
     def _add_durable(self, link: NatsLink) -> None:
         for name in link.plan.exports:
             if limits := self.plan.channels[name].durable:
-                export = DurableExport(name, limits, link.plan.prefix, self.plan)
+                export = DurableExport(self.durable[name], limits, link.plan.prefix, self.plan)
                 self.durable_exports[name] = export
                 link.durable.append(export)
         for name in link.plan.imports:
             if self.plan.channels[name].durable:
                 imported = DurableImport(
-                    name, link.plan.prefix, self.plan, self.publisher.messages_of, self.report
+                    self.durable[name],
+                    link.plan.prefix,
+                    self.plan,
+                    self.publisher.messages_of,
+                    self.report,
                 )
                 self.durable_imports[name] = imported
                 link.durable.append(imported)
@@ -135,19 +143,23 @@ class Bridge:
                 notifier.alive()
             await asyncio.sleep(BEAT_SECONDS)
 
-    async def _answer(self) -> None:
-        """Answer requests for the status of the bridge."""
-        parts = Parts(
+    def status(self) -> BridgeStatus:
+        """What it tells of itself."""
+        imported = {name: channel.ledgers for name, channel in self.durable_imports.items()}
+        return describe(
             self.exchange,
             self.publisher,
-            self.links,
             self.readers,
-            self.durable_exports,
-            self.durable_imports,
+            [link.status for link in self.links],
+            self.durable.values(),
+            {**self.exchange.ledgers, **imported},
         )
+
+    async def _answer(self) -> None:
+        """Answer requests for the status of the bridge."""
         async with (
             connect(self.plan.address, reconnect=True) as bus,
             bus.requests(STATUS_KEY) as requests,
         ):
             async for request in requests:
-                await request.reply(status_of(parts).encode())
+                await request.reply(self.status().encode())

@@ -34,6 +34,7 @@ from sbus.bridge.envelope import (
 from sbus.bridge.ledger import Gap, Ledger
 from sbus.bridge.progress import Progress
 from sbus.bridge.spool import Spool
+from sbus.bridge.status import DurableStatus
 from sbus.bridge.subjects import decode_key, encode_key
 from sbus.client.connection import Connection
 from sbus.errors import MessagesUnconfirmed, PacketRefused
@@ -76,11 +77,13 @@ def stream_name(prefix: str, channel: str) -> str:
 class DurableExport:
     """Of one channel; a `Port` of the exchange."""
 
-    def __init__(self, channel: str, limits: Durable, prefix: str, plan: Configuration) -> None:
+    def __init__(
+        self, status: DurableStatus, limits: Durable, prefix: str, plan: Configuration
+    ) -> None:
+        self.status = status
+        channel = status.channel
         self.name = f"{channel} (durable)"
         self.exports = frozenset((channel,))
-        self.given_up = 0
-        self.sent = 0
         self._channel = channel
         self._limits = limits
         self._prefix = prefix
@@ -92,20 +95,17 @@ class DurableExport:
         self.room = asyncio.Event()
         self.room.set()
 
-    @property
-    def waiting_bytes(self) -> int:
-        return self._spool.waiting_bytes
-
     def send(self, crossing: Crossing) -> None:
         """Put this into the spool, unless that is full."""
         if self._spool.waiting_bytes > self._limits.bytes_max:
-            self.given_up += 1
+            self.status.given_up += 1
             return
         envelope = crossing.envelope
         record = Record(
             envelope.epoch, envelope.number, envelope.claim, crossing.key, crossing.payload
         )
         self._spool.append([_encoder.encode(record)])
+        self.status.spool_bytes = self._spool.waiting_bytes
         self.news.set()
         if self._spool.waiting_bytes > self._limits.bytes_max // 2:
             self.room.clear()
@@ -123,6 +123,7 @@ class DurableExport:
             if records:
                 await self._send(js, [_decoder.decode(record) for record in records])
                 self._spool.release(end)
+                self.status.spool_bytes = self._spool.waiting_bytes
                 self.room.set()
             else:
                 await self.news.wait()
@@ -155,7 +156,7 @@ class DurableExport:
             for ack in acks:
                 await asyncio.wait_for(ack, _ACK_SECONDS)
             self._acked = (epoch, same[-1].number)
-            self.sent += len(same)
+            self.status.sent += len(same)
             at += len(same)
 
     async def _send_one(
@@ -175,16 +176,16 @@ class DurableImport:
 
     def __init__(
         self,
-        channel: str,
+        status: DurableStatus,
         prefix: str,
         plan: Configuration,
         messages_of: Callable[[str, str, str, Crossing | Gap], list[tuple[bytes, bytes]]],
         report: Callable[[str, str], None],
     ) -> None:
         """`messages_of` gives the keys and payloads to publish for what is delivered."""
+        channel = status.channel
         self.name = f"{channel} (durable)"
-        self.received = 0
-        self.is_importing = False
+        self.status = status
         self.bus: Connection[Any]
         """Set before it runs; nobody else publishes there."""
         self._channel = channel
@@ -213,7 +214,7 @@ class DurableImport:
             ),
         )
         while True:
-            self.is_importing = True
+            self.status.is_importing = True
             try:
                 batch = await consumer.fetch(_BATCH, timeout=_FETCH_SECONDS)
             except TimeoutError:
@@ -264,7 +265,7 @@ class DurableImport:
         if found is None or found[0].origin == self._own:
             return
         crossing, acked = found
-        self.received += 1
+        self.status.received += 1
         origin, envelope = crossing.origin, crossing.envelope
         ledger = self.ledgers.get(origin)
         if ledger is None:

@@ -12,7 +12,7 @@ was under way is found to be missing by its receivers, as numbers tell.
 import asyncio
 import random
 import ssl
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
@@ -35,6 +35,7 @@ from sbus.bridge.envelope import (
     encode_envelope,
 )
 from sbus.bridge.exchange import Exchange
+from sbus.bridge.status import LinkStatus
 from sbus.bridge.subjects import decode_key, encode_key
 from sbus.errors import BusError
 from sbus.protocol.keys import SLASH
@@ -85,20 +86,10 @@ class NatsLink:
         self.exports = frozenset(it for it in plan.exports if not channels[it].durable)
         self.imports = frozenset(it for it in plan.imports if not channels[it].durable)
         self.durable: list[DurableExport | DurableImport] = []
-        self.importers: set[str] = set()
-        """Channels that somebody imports."""
-        self.peers: dict[str, Peer] = {}
-        self.given_up: Counter[str] = Counter()
-        """Messages by channel, for which there was no room, or that NATS cannot take."""
-        self.sent: Counter[str] = Counter()
-        self.received: Counter[str] = Counter()
-        self.bad = 0
-        self.sessions = 0
-        """How often it was connected."""
-        self.waiting_bytes = 0
-        self.state = "not connected yet"
+        self.status = LinkStatus(name, plan.exports, plan.imports, plan.prefix)
         self.import_room = asyncio.Event()
         """Set while more may be delivered."""
+        self._peers: dict[str, Peer] = {}
         self._exchange = exchange
         self._wanted = wanted
         self._report = report
@@ -110,32 +101,31 @@ class NatsLink:
         self._keys: dict[str, tuple[str, bytes | None] | None] = {}
         self._inbox = ""
 
-    @property
-    def is_reading(self) -> bool:
-        return self.state == "up"
-
     # -- sending -------------------------------------------------------------------------------
     def send(self, crossing: Crossing) -> None:
         """Send this if somebody imports it and there is room; otherwise it is given up."""
         channel = crossing.channel
-        if channel not in self.importers:
+        if channel not in self.status.wanted:
             return
         subject = self._subject(channel, crossing.origin, crossing.key)
-        if self.waiting_bytes > self.plan.buffer_bytes_max or len(subject) > _CONTROL_LINE_BYTES:
-            self.given_up[channel] += 1
+        if (
+            self.status.waiting_bytes > self.plan.buffer_bytes_max
+            or len(subject) > _CONTROL_LINE_BYTES
+        ):
+            self.status.give_up(channel)
             return
         self._enqueue(channel, subject, crossing.payload, crossing.envelope)
 
     def beat(self, channel: str, origin: str, envelope: Envelope) -> None:
         """Send a heartbeat; while there is no connection, none."""
-        if self.is_reading:
+        if self.status.is_reading:
             self._enqueue("", f"{self.plan.prefix}.m.{channel}.{origin}", b"", envelope)
 
     def _enqueue(self, channel: str, subject: str, payload: bytes, envelope: Envelope) -> None:
         self._queue.append((channel, subject, payload, encode_envelope(envelope)))
-        self.waiting_bytes += len(payload) + len(subject) + _MESSAGE_BYTES
+        self.status.waiting_bytes += len(payload) + len(subject) + _MESSAGE_BYTES
         self._news.set()
-        if self.waiting_bytes > self.plan.buffer_bytes_max // 2:
+        if self.status.waiting_bytes > self.plan.buffer_bytes_max // 2:
             self.room.clear()
 
     def _subject(self, channel: str, origin: str, key: bytes) -> str:
@@ -153,13 +143,13 @@ class NatsLink:
             while self._queue:
                 channel, subject, payload, header = self._queue[0]
                 if len(payload) + len(header) + 64 > nc.max_payload:
-                    self.given_up[channel] += 1
+                    self.status.give_up(channel)
                 else:
                     reply = "" if channel else f"{self._inbox}.{subject.split('.')[-2]}"
                     await nc.publish(subject, payload, reply, {HEADER: header})
-                    self.sent[channel] += 1
+                    self.status.sent += bool(channel)
                 self._queue.popleft()
-                self.waiting_bytes -= len(payload) + len(subject) + _MESSAGE_BYTES
+                self.status.waiting_bytes -= len(payload) + len(subject) + _MESSAGE_BYTES
                 if len(self._queue) % 256 == 0:
                     await asyncio.sleep(0)
             self.room.set()
@@ -178,7 +168,7 @@ class NatsLink:
                 raise EnvelopeError(f"its subject is that of no key: {msg.subject[:80]!r}")
             envelope = decode_envelope(header)
         except EnvelopeError as error:
-            self.bad += 1
+            self.status.bad += 1
             self._report(
                 f"{self.name} {msg.subject[:80]}",
                 f"a message of {msg.subject[:80]} is refused: {error}",
@@ -190,7 +180,7 @@ class NatsLink:
             if self._exchange.beaten(self, channel, origin, envelope, now):
                 await self._say_hello(channel)
             return
-        self.received[channel] += 1
+        self.status.received += 1
         self._exchange.arrived(self, Crossing(channel, origin, envelope, key, msg.data), now)
         if not self.import_room.is_set():
             await self.import_room.wait()
@@ -210,20 +200,24 @@ class NatsLink:
         try:
             peer = msgspec.json.decode(msg.data, type=Peer)
         except msgspec.DecodeError:
-            self.bad += 1
+            self.status.bad += 1
             return
         peer.heard = asyncio.get_running_loop().time()
         if peer.origin == self._exchange.plan.origin:
             return
-        self.peers[peer.origin] = peer
-        if channel not in self.importers:
-            self.importers.add(channel)
+        self._peers[peer.origin] = peer
+        self._show_peers()
+        if channel not in self.status.wanted:
+            self.status.wanted.add(channel)
             self._wanted(channel)
             self._exchange.beat(self, channel)
 
+    def _show_peers(self) -> None:
+        self.status.peers = [f"{peer.host} ({peer.origin})" for peer in self._peers.values()]
+
     async def _hear_nobody(self, msg: Msg) -> None:
         if (msg.headers or {}).get("Status") == "503":
-            self.importers.discard(msg.subject.rpartition(".")[2])
+            self.status.wanted.discard(msg.subject.rpartition(".")[2])
 
     async def _say_hello(self, channel: str) -> None:
         plan = self._exchange.plan
@@ -241,9 +235,10 @@ class NatsLink:
             try:
                 await self._serve()
             except _ERRORS as error:
-                self.state = f"down: {_reason([error])}"
+                self.status.state = f"down: {_reason([error])}"
                 self._report(
-                    f"{self.name} {self.state} {self.sessions}", f"link {self.name} is {self.state}"
+                    f"{self.name} {self.status.state} {self.status.sessions}",
+                    f"link {self.name} is {self.status.state}",
                 )
             if asyncio.get_running_loop().time() - began > PAUSE_SECONDS_MAX:
                 pause = PAUSE_SECONDS_MIN
@@ -283,9 +278,9 @@ class NatsLink:
             raise nats.errors.Error(_reason(errors or [error])) from error
         try:
             await self._subscribe(nc)
-            self.sessions += 1
-            self.state = "up"
-            self._report(f"{self.name} up {self.sessions}", f"link {self.name} is up")
+            self.status.sessions += 1
+            self.status.state, self.status.is_reading = "up", True
+            self._report(f"{self.name} up {self.status.sessions}", f"link {self.name} is up")
             async with asyncio.TaskGroup() as tasks:
                 helpers = [
                     tasks.create_task(self._send_queue(nc)),
@@ -301,7 +296,7 @@ class NatsLink:
         except* _ERRORS as group:
             raise nats.errors.Error(_reason([*errors, *group.exceptions])) from group
         finally:
-            self.state = "down"
+            self.status.state, self.status.is_reading = "down", False
             await _close(nc)
         raise nats.errors.Error(_reason(errors) if errors else "the server has closed it")
 
@@ -339,9 +334,9 @@ class NatsLink:
             for channel in self.imports:
                 await self._say_hello(channel)
             now = asyncio.get_running_loop().time()
-            self.peers = {
-                name: peer for name, peer in self.peers.items() if now - peer.heard < _PEER_SECONDS
-            }
+            for silent in [it for it in self._peers.values() if now - it.heard > _PEER_SECONDS]:
+                del self._peers[silent.origin]
+            self._show_peers()
             await asyncio.sleep(_HELLO_SECONDS * random.uniform(0.8, 1.2))
 
 

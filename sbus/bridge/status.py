@@ -30,42 +30,51 @@ class OriginStatus(msgspec.Struct, frozen=True):
     missing: int
     unknown_gaps: int
     duplicates: int
+    stale: int
     held: int
     ways: list[str]
     """Link and bridge, of each that is heard."""
 
 
-class LinkStatus(msgspec.Struct, frozen=True):
-    """A link."""
+class LinkStatus(msgspec.Struct):
+    """A link, which keeps this itself."""
 
     name: str
     exports: list[str]
     imports: list[str]
-    prefix: str
-    state: str
-    is_reading: bool
+    prefix: str = ""
+    """Of its subjects; "" for a bus."""
+    state: str = "not connected yet"
+    is_reading: bool = False
     """Whether what it imports would come now."""
-    sessions: int
-    sent: int
-    received: int
-    given_up: dict[str, int]
-    """By channel."""
-    waiting_bytes: int
-    peers: list[str]
+    sessions: int = 0
+    """How often it was connected."""
+    sent: int = 0
+    received: int = 0
+    bad: int = 0
+    """Messages that are none of a bridge's."""
+    given_up: dict[str, int] = {}
+    """By channel: messages for which there was no room, or that the other side cannot take."""
+    waiting_bytes: int = 0
+    peers: list[str] = []
     """Those that import, as `HOST (ORIGIN)`."""
-    wanted: list[str]
+    wanted: set[str] = set()
     """Channels that somebody imports."""
 
+    def give_up(self, channel: str) -> None:
+        """Count a message."""
+        self.given_up[channel] = self.given_up.get(channel, 0) + 1
 
-class DurableStatus(msgspec.Struct, frozen=True):
-    """A durable channel."""
+
+class DurableStatus(msgspec.Struct):
+    """A durable channel, whose exporter and importer keep this."""
 
     channel: str
-    is_importing: bool
-    sent: int
-    received: int
-    given_up: int
-    spool_bytes: int
+    is_importing: bool = False
+    sent: int = 0
+    received: int = 0
+    given_up: int = 0
+    spool_bytes: int = 0
 
 
 class BridgeStatus(msgspec.Struct, frozen=True):

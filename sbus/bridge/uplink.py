@@ -8,10 +8,9 @@ twice, by each way with numbers of its own, but it does not go round.
 
 import asyncio
 import random
-from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -19,6 +18,7 @@ from sbus.bridge.configuration import Link
 from sbus.bridge.envelope import Crossing, Envelope
 from sbus.bridge.exchange import Exchange, Numbers
 from sbus.bridge.local_bus import NAME, ChannelReader, LocalPublisher, publishing
+from sbus.bridge.status import LinkStatus
 from sbus.errors import BusError, ConfigurationError, reason_of
 from sbus.protocol.packets import Message
 
@@ -40,14 +40,7 @@ class Uplink:
         self.name = name
         self.plan = plan
         self.exports = frozenset(plan.exports)
-        self.importers = set(plan.exports)
-        """All: a bus does not tell who listens."""
-        self.peers: dict[str, Any] = {}
-        self.given_up: Counter[str] = Counter()
-        self.sent: Counter[str] = Counter()
-        self.received: Counter[str] = Counter()
-        self.sessions = 0
-        self.state = "not connected yet"
+        self._status = LinkStatus(name, plan.exports, plan.imports, wanted=set(plan.exports))
         self.import_room = asyncio.Event()
         self._exchange = exchange
         self._report = report
@@ -69,21 +62,19 @@ class Uplink:
             reader.wanted.set()
 
     @property
-    def is_reading(self) -> bool:
-        return all(reader.is_reading for reader in self._readers)
-
-    @property
-    def waiting_bytes(self) -> int:
-        return self._publisher.waiting_bytes
+    def status(self) -> LinkStatus:
+        self._status.is_reading = all(reader.is_reading for reader in self._readers)
+        self._status.waiting_bytes = self._publisher.waiting_bytes
+        return self._status
 
     def send(self, crossing: Crossing) -> None:
         """Publish it there, unless too much waits already."""
         channel, envelope = crossing.channel, crossing.envelope
-        if self.waiting_bytes > self.plan.buffer_bytes_max:
-            self.given_up[channel] += 1
+        if self._publisher.waiting_bytes > self.plan.buffer_bytes_max:
+            self._status.give_up(channel)
             return
         self._publisher.deliver(channel, crossing.origin, envelope.epoch, crossing)
-        self.sent[channel] += 1
+        self._status.sent += 1
 
     def beat(self, channel: str, origin: str, envelope: Envelope) -> None:
         """The other bus tells of losses itself."""
@@ -100,7 +91,7 @@ class Uplink:
         self._numbers[channel].skip(count)
 
     def relay(self, crossing: Crossing) -> None:
-        self.received[crossing.channel] += 1
+        self._status.received += 1
         self._exchange.arrived(self, crossing, asyncio.get_running_loop().time())
 
     # -- the connection ------------------------------------------------------------------------
@@ -110,17 +101,19 @@ class Uplink:
             try:
                 await self._serve()
             except* _ERRORS as group:
-                self.state = f"down: {reason_of(group)}"
-                self._report(f"{self.name} {self.state}", f"link {self.name} is {self.state}")
+                self._status.state = f"down: {reason_of(group)}"
+                self._report(
+                    f"{self.name} {self._status.state}", f"link {self.name} is {self._status.state}"
+                )
             await asyncio.sleep(PAUSE_SECONDS * random.uniform(0.5, 1.5))
 
     async def _serve(self) -> None:
         address, name = self.plan.uplink, f"{NAME}:{self._exchange.plan.origin}"[:64]
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
             bus = await stack.enter_async_context(publishing(address, name))
-            self.sessions += 1
-            self.state = "up"
-            self._report(f"{self.name} up {self.sessions}", f"link {self.name} is up")
+            self._status.sessions += 1
+            self._status.state = "up"
+            self._report(f"{self.name} up {self._status.sessions}", f"link {self.name} is up")
             tasks.create_task(self._publisher.run(bus))
             tasks.create_task(self._publisher.watch(bus))
             for reader in self._readers:
