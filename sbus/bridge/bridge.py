@@ -62,7 +62,9 @@ class Bridge:
     def _add_durable(self, link: NatsLink) -> None:
         for name in link.plan.exports:
             if limits := self.plan.channels[name].durable:
-                export = DurableExport(self.durable[name], limits, link.plan.prefix, self.plan)
+                export = DurableExport(
+                    self.durable[name], limits, link.plan.prefix, self.plan, self.report
+                )
                 self.durable_exports[name] = export
                 link.durable.append(export)
         for name in link.plan.imports:
@@ -124,11 +126,11 @@ class Bridge:
             raise reason_of(group) from group
 
     def _note_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A task of the NATS client has failed that nobody waits for."""
+        """A task of the NATS client has failed that nobody waits for, or was left behind."""
         error = context.get("exception")
         if isinstance(error, OSError):
             self.report(f"loop {error}", f"the NATS client lost a connection: {error}")
-        else:
+        elif "was destroyed but it is pending" not in context["message"]:
             loop.default_exception_handler(context)
 
     async def _wait_room(self) -> None:

@@ -78,9 +78,15 @@ class DurableExport:
     """Of one channel; a `Port` of the exchange."""
 
     def __init__(
-        self, status: DurableStatus, limits: Durable, prefix: str, plan: Configuration
+        self,
+        status: DurableStatus,
+        limits: Durable,
+        prefix: str,
+        plan: Configuration,
+        report: Callable[[str, str], None],
     ) -> None:
         self.status = status
+        self._report = report
         channel = status.channel
         self.name = f"{channel} (durable)"
         self.exports = frozenset((channel,))
@@ -104,7 +110,12 @@ class DurableExport:
         record = Record(
             envelope.epoch, envelope.number, envelope.claim, crossing.key, crossing.payload
         )
-        self._spool.append([_encoder.encode(record)])
+        try:
+            self._spool.append([_encoder.encode(record)])
+        except OSError as error:
+            self.status.given_up += 1
+            self._report(f"{self.name} {error}", f"{self.name} is given up: {error}")
+            return
         self.status.spool_bytes = self._spool.waiting_bytes
         self.news.set()
         if self._spool.waiting_bytes > self._limits.bytes_max // 2:

@@ -9,6 +9,7 @@ publishes there. A message of the own origin is dropped, so a loop ends where it
 import asyncio
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -16,7 +17,7 @@ import msgspec
 
 from sbus.bridge.configuration import Configuration
 from sbus.bridge.envelope import Claim, Crossing, Envelope, encode_claim
-from sbus.bridge.ledger import Gap, Ledger
+from sbus.bridge.ledger import RETIRED_MAX, Gap, Ledger
 from sbus.protocol.packets import Message
 from sbus.unix.script_names import ScriptNames
 
@@ -82,7 +83,8 @@ class Exchange:
         """Messages of the own origin that came back."""
         self._deliver = deliver
         self._report = report
-        self._own_epochs: set[str] = set()
+        self._own_epochs: deque[str] = deque(maxlen=RETIRED_MAX)
+        """Earlier ones."""
         self._scripts = ScriptNames()
         self._claims: dict[int, str] = {}
 
@@ -99,6 +101,8 @@ class Exchange:
 
     def export_gap(self, channel: str, count: int | None) -> None:
         """The local bus has lost messages of the channel on their way to this bridge."""
+        if count is None:
+            self._own_epochs.append(self.numbers[channel].epoch)
         self.numbers[channel].skip(count)
 
     def relay(self, crossing: Crossing) -> None:
@@ -152,9 +156,7 @@ class Exchange:
 
     def _note_own(self, channel: str, epoch: str) -> None:
         self.looped += 1
-        if epoch == self.numbers[channel].epoch:
-            self._own_epochs.add(epoch)
-        elif epoch not in self._own_epochs:
+        if epoch not in (self.numbers[channel].epoch, *self._own_epochs):
             self._report(
                 f"origin {self.plan.origin}",
                 f"another bridge has the origin {self.plan.origin} of this one, or an earlier run "

@@ -8,6 +8,7 @@ nothing is synced to the disk. When all is acknowledged, the file is emptied: th
 that a death in between has records sent twice, and none forgotten.
 """
 
+import errno
 import mmap
 import os
 import struct
@@ -43,12 +44,11 @@ class Spool:
         return self._size - self.position
 
     def append(self, records: Iterable[bytes]) -> None:
-        """Raises OSError."""
+        """Raises OSError; then nothing was appended."""
         data = b"".join(_HEAD.pack(len(it), zlib.crc32(it)) + it for it in records)
-        written = os.pwrite(self._fd, data, self._size)
-        if written < len(data):
-            raise OSError(f"the spool took {written} of {len(data)} bytes")
-        self._size += written
+        if os.pwrite(self._fd, data, self._size) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._size += len(data)
 
     def first(self, count: int) -> tuple[list[bytes], int]:
         """The first records that are not acknowledged, and where they end."""

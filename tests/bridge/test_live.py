@@ -162,4 +162,7 @@ def test_sbusctl_shows_the_bridge_and_explains_what_crosses(tmp_path: Path) -> N
         assert "crosses link office in channel lamps, with the subject sbus.*.lamps.a.lamps.3." in (
             crosses
         )
+        metrics = pair.a.sbusctl("metrics", "--bridge").stdout.decode()
+        assert 'sbus_bridge_link_up{link="office"} 1.0' in metrics
+        assert 'sbus_bridge_channel_exported_total{channel="lamps"} 0.0' in metrics
         assert "no channel that is exported" in pair.a.sbusctl("explain", "x").stdout.decode()

@@ -4,12 +4,14 @@ Every collection asks the admin socket again, over a connection of its own, and 
 time. If the bus is down, or does not answer, `sbus_up` is 0.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.registry import CollectorRegistry
 
+from sbus.bridge.status import BridgeStatus
+from sbus.cli.metrics.bridge_families import collect_bridge
 from sbus.cli.metrics.families import Snapshot, collect
 from sbus.cli.terminal.error_output import report_error
 from sbus.client.admin import AdminConnection
@@ -28,9 +30,15 @@ class BusCollector:
     `address`, if given."""
 
     def __init__(
-        self, bus_address: str | None, *, address: str | None = None, users_max: int
+        self,
+        bus_address: str | None,
+        *,
+        address: str | None = None,
+        users_max: int,
+        ask_bridge: Callable[[], BridgeStatus] | None = None,
     ) -> None:
-        """Raises AddressError for a malformed address; a bus that is not there is no error."""
+        """`ask_bridge` asks the bridge of the bus, if it is to be asked. Raises AddressError for a
+        malformed address; a bus that is not there is no error."""
         if address is None:
             parsed = admin_address(parse_address(bus_address or default_address()))
         else:
@@ -38,19 +46,23 @@ class BusCollector:
         self._address = parsed.format()
         self._users_max = users_max
         self._last_error = ""
+        self._ask_bridge = ask_bridge
 
     def collect(self) -> Iterator[Metric]:
         """The families with the figures of now. Each error is reported once in a row."""
-        snapshot = None
+        snapshot = bridge = None
         error_text = ""
         try:
             snapshot = self._ask()
+            bridge = self._ask_bridge and self._ask_bridge()
         except (SbusError, OSError) as error:
             error_text = str(error)
             if error_text != self._last_error:
                 report_error(error_text, command="sbusctl")
         self._last_error = error_text
         yield from collect(snapshot)
+        if bridge is not None:
+            yield from collect_bridge(bridge)
 
     def _ask(self) -> Snapshot:
         with AdminConnection(address=self._address, timeout_seconds=ANSWER_SECONDS_MAX) as admin:

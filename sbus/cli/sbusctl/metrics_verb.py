@@ -4,11 +4,13 @@
 extra `metrics`.
 """
 
+import functools
 import re
 
 import click
 
 from sbus.cli.optional_packages import needs_packages
+from sbus.cli.sbusctl.bridge_request import ask_bridge
 from sbus.cli.sbusctl.shared_options import SelectedBus, verb
 
 
@@ -58,6 +60,7 @@ def _file_mode(text: str) -> int:
     help="Number of users with metrics of their own, in the order of their ids; the others are "
     "only counted.",
 )
+@click.option("--bridge", is_flag=True, help="Also ask the bridge of the bus, see sbusctl-bridge.")
 def metrics(
     selected: SelectedBus,
     textfile: str | None,
@@ -65,6 +68,7 @@ def metrics(
     listen: str | None,
     mode: int | None,
     users_max: int,
+    bridge: bool,
 ) -> None:
     """Print the metrics of the bus as OpenMetrics text, for Prometheus.
 
@@ -80,7 +84,12 @@ def metrics(
     with needs_packages({"prometheus_client": "metrics"}):
         from sbus.cli.metrics.collector import BusCollector, openmetrics_text
 
-    collector = BusCollector(selected.address, address=selected.admin_address, users_max=users_max)
+    collector = BusCollector(
+        selected.address,
+        address=selected.admin_address,
+        users_max=users_max,
+        ask_bridge=functools.partial(ask_bridge, selected) if bridge else None,
+    )
     if textfile is not None:
         from sbus.cli.metrics.textfile import write_textfile
 

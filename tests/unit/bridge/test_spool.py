@@ -5,6 +5,7 @@ from collections import deque
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -61,4 +62,17 @@ def test_is_emptied_when_all_is_released(tmp_path: Path) -> None:
     spool.release(spool.first(2)[1])
     assert os.path.getsize(path) == 0
     assert spool.position == 0
+    spool.close()
+
+
+def test_a_full_disk_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool = Spool(tmp_path / "lamps.spool")
+    spool.append([b"a"])
+    with monkeypatch.context() as patched:
+        whole = os.pwrite
+        patched.setattr(os, "pwrite", lambda fd, data, at: whole(fd, data[:-1], at))
+        with pytest.raises(OSError, match="No space left"):
+            spool.append([b"b"])
+    spool.append([b"c"])
+    assert spool.first(9)[0] == [b"a", b"c"]
     spool.close()
