@@ -7,18 +7,21 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
+import msgspec
+
 from sbus.bridge.configuration import Configuration
-from sbus.bridge.description import describe
 from sbus.bridge.durable import DurableExport, DurableImport
 from sbus.bridge.exchange import Exchange
+from sbus.bridge.ledger import Ledger
 from sbus.bridge.local_bus import NAME, ChannelReader, LocalPublisher, publishing
 from sbus.bridge.nats_link import NatsLink
 from sbus.bridge.own_keys import STATUS_KEY
-from sbus.bridge.status import BridgeStatus, DurableStatus
+from sbus.bridge.status import BridgeStatus, DurableStatus, OriginStatus
 from sbus.bridge.uplink import Uplink
 from sbus.client.asynchronous import connect
 from sbus.errors import reason_of
 from sbus.unix.notify import Notifier
+from sbus.version import __version__
 
 BEAT_SECONDS = 1.0
 REPORTED_MAX = 1_000
@@ -55,7 +58,9 @@ class Bridge:
         self.exchange.ports[:] = [*self.links, *self.durable_exports.values()]
         exported = {name for port in self.exchange.ports for name in port.exports}
         for name in exported:
-            self.readers[name] = ChannelReader(name, plan.channels[name], self.exchange)
+            self.readers[name] = ChannelReader(
+                self.publisher.statuses[name], plan.channels[name], self.exchange
+            )
         for name in {*self._wanted, *self.durable_exports}:
             self._want(name)
 
@@ -148,13 +153,20 @@ class Bridge:
     def status(self) -> BridgeStatus:
         """What it tells of itself."""
         imported = {name: channel.ledgers for name, channel in self.durable_imports.items()}
-        return describe(
-            self.exchange,
-            self.publisher,
-            self.readers,
-            [link.status for link in self.links],
-            self.durable.values(),
-            {**self.exchange.ledgers, **imported},
+        ledgers: dict[str, dict[str, Ledger[Any]]] = {**self.exchange.ledgers, **imported}
+        return BridgeStatus(
+            version=__version__,
+            origin=self.plan.origin,
+            host=self.plan.host,
+            looped=self.exchange.looped,
+            channels=list(self.publisher.statuses.values()),
+            links=[link.status for link in self.links],
+            durable=list(self.durable.values()),
+            origins=[
+                OriginStatus(name, origin, it.held, list(map(" ".join, it.ways)), it.counts)
+                for name, origins in ledgers.items()
+                for origin, it in origins.items()
+            ],
         )
 
     async def _answer(self) -> None:
@@ -164,4 +176,4 @@ class Bridge:
             bus.requests(STATUS_KEY) as requests,
         ):
             async for request in requests:
-                await request.reply(self.status().encode())
+                await request.reply(msgspec.json.encode(self.status()))

@@ -18,6 +18,8 @@ from sbus.bridge.configuration import Channel
 from sbus.bridge.envelope import Claim, Crossing, Envelope, decode_claim, encode_claim
 from sbus.bridge.ledger import Gap
 from sbus.bridge.own_keys import FROM_KEY, LOST_KEY, may_cross
+from sbus.bridge.status import ChannelStatus
+from sbus.bridge.subjects import filter_of
 from sbus.client.asynchronous import connect
 from sbus.client.connection import Connection
 from sbus.client.link import PACKET_BYTES_MAX
@@ -48,9 +50,7 @@ class LocalPublisher:
     """Publishes in order what the exchange delivers."""
 
     def __init__(self, channels: dict[str, Channel], report: Callable[[str, str], None]) -> None:
-        self.published = dict.fromkeys(channels, 0)
-        self.refused = dict.fromkeys(channels, 0)
-        """Messages whose keys are none of the channel's here, or that are too long."""
+        self.statuses = {name: status_of(name, channel) for name, channel in channels.items()}
         self.waiting_bytes = 0
         self._channels = channels
         self._accepts = {
@@ -78,9 +78,9 @@ class LocalPublisher:
             return [(LOST_KEY + channel.encode(), _encode(told))]
         is_short = len(item.key) + len(item.payload) < PACKET_BYTES_MAX - len(PUBLISH_WORD)
         if not (is_short and self._is_accepted(channel, item.key)):
-            self.refused[channel] += 1
+            self.statuses[channel].refused += 1
             return []
-        self.published[channel] += 1
+        self.statuses[channel].imported += 1
         message = (item.key, item.payload)
         if self._channels[channel].claims:
             return [(FROM_KEY + channel.encode(), claim_note(item)), message]
@@ -127,6 +127,12 @@ class LocalPublisher:
                 self._report(refused.code, f"the local bus refused a message: {refused}")
             except MessagesUnconfirmed as unconfirmed:
                 self._report("unconfirmed", str(unconfirmed))
+
+
+def status_of(name: str, channel: Channel) -> ChannelStatus:
+    """Of a channel of which nothing has crossed yet."""
+    filters = [filter_of(pattern, SLASH) for pattern in channel.encoded_patterns]
+    return ChannelStatus(name, channel.patterns, [found.tokens for found in filters if found])
 
 
 def _is_possible(key: bytes) -> bool:
@@ -188,16 +194,14 @@ async def publishing(address: str, name: str = NAME) -> AsyncIterator[Connection
 class ChannelReader:
     """Reads one channel of a bus. What a bridge has published there goes on only with its note."""
 
-    def __init__(self, name: str, channel: Channel, sink: Sink) -> None:
+    def __init__(self, status: ChannelStatus, channel: Channel, sink: Sink) -> None:
         self.wanted = asyncio.Event()
         """Set once somebody imports the channel."""
-        self.is_reading = False
-        self.exported = 0
-        self.lost = 0
-        self._name = name
+        self.status = status
+        self._name = status.name
         self._channel = channel
         self._sink = sink
-        self._note_key = FROM_KEY + name.encode()
+        self._note_key = FROM_KEY + status.name.encode()
         self._own_pid = 0
         self._bridges: set[int] = set()
         self._notes: dict[int, bytes] = {}
@@ -216,7 +220,7 @@ class ChannelReader:
             await bus.subscribe(self._note_key)
             self._own_pid = (await bus.whoami()).pid
             await self._find_bridges(bus)
-            self.is_reading = True
+            self.status.is_reading = True
             while True:
                 for item in await bus.receive_many(256):
                     if isinstance(item, Lost):
@@ -241,7 +245,7 @@ class ChannelReader:
             if message.sender.pid != self._own_pid:
                 self._take_relayed(client, message)
         elif may_cross(message.key):
-            self.exported += 1
+            self.status.exported += 1
             self._sink.export(self._name, message)
 
     def _take_relayed(self, client: int, message: Message) -> None:
@@ -260,7 +264,7 @@ class ChannelReader:
             )
 
     async def _note_gap(self, bus: Connection[Any], gap: Lost) -> None:
-        self.lost += gap.count or 0
+        self.status.lost_locally += gap.count or 0
         self._sink.export_gap(self._name, gap.count)
         if gap.count is None or isinstance(gap, Reconnected):
             await self._find_bridges(bus)

@@ -2,23 +2,24 @@
 
 import msgspec
 
+from sbus.bridge.ledger import LedgerCounts
 from sbus.errors import ProtocolViolation
 
 
-class ChannelStatus(msgspec.Struct, frozen=True):
-    """A channel: what was exported and imported since the bridge was started."""
+class ChannelStatus(msgspec.Struct):
+    """A channel, since the bridge was started; its reader and its publisher keep this."""
 
     name: str
     patterns: list[str]
     filters: list[str]
     """What a client of NATS subscribes to for these patterns, below PREFIX.m.CHANNEL.ORIGIN."""
-    is_reading: bool
-    exported: int
-    lost_locally: int
+    is_reading: bool = False
+    exported: int = 0
+    lost_locally: int = 0
     """Messages that the local bus has dropped for the bridge."""
-    imported: int
-    refused: int
-    """Imported messages with keys that are none of the channel's here."""
+    imported: int = 0
+    refused: int = 0
+    """Imported messages with keys that are none of the channel's here, or that are too long."""
 
 
 class OriginStatus(msgspec.Struct, frozen=True):
@@ -26,14 +27,10 @@ class OriginStatus(msgspec.Struct, frozen=True):
 
     channel: str
     origin: str
-    delivered: int
-    missing: int
-    unknown_gaps: int
-    duplicates: int
-    stale: int
     held: int
     ways: list[str]
     """Link and bridge, of each that is heard."""
+    counts: LedgerCounts
 
 
 class LinkStatus(msgspec.Struct):
@@ -88,9 +85,6 @@ class BridgeStatus(msgspec.Struct, frozen=True):
     links: list[LinkStatus]
     durable: list[DurableStatus]
     origins: list[OriginStatus]
-
-    def encode(self) -> bytes:
-        return msgspec.json.encode(self)
 
 
 def decode_status(data: bytes) -> BridgeStatus:

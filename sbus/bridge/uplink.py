@@ -54,7 +54,8 @@ class Uplink:
         self._publisher = LocalPublisher(channels, report)
         self.room = self._publisher.room
         self._readers = [
-            ChannelReader(channel, channels[channel], self) for channel in plan.imports
+            ChannelReader(self._publisher.statuses[channel], channels[channel], self)
+            for channel in plan.imports
         ]
         for channel in plan.exports:
             wanted(channel)
@@ -63,7 +64,7 @@ class Uplink:
 
     @property
     def status(self) -> LinkStatus:
-        self._status.is_reading = all(reader.is_reading for reader in self._readers)
+        self._status.is_reading = all(reader.status.is_reading for reader in self._readers)
         self._status.waiting_bytes = self._publisher.waiting_bytes
         return self._status
 

@@ -67,10 +67,10 @@ _CHANNEL: list[Field[ChannelStatus]] = [
 _ORIGIN: list[Field[OriginStatus]] = [
     name_field("CHANNEL", lambda origin: origin.channel),
     name_field("ORIGIN", lambda origin: origin.origin),
-    Field("DELIVERED", lambda origin: count(origin.delivered)),
-    Field("MISSING", lambda origin: warned(origin.missing)),
-    Field("GAPS", lambda origin: warned(origin.unknown_gaps)),
-    Field("TWICE", lambda origin: count(origin.duplicates), rank=1),
+    Field("DELIVERED", lambda origin: count(origin.counts.delivered)),
+    Field("MISSING", lambda origin: warned(origin.counts.missing)),
+    Field("GAPS", lambda origin: warned(origin.counts.unknown_gaps)),
+    Field("TWICE", lambda origin: count(origin.counts.duplicates), rank=1),
     Field("HELD", lambda origin: count(origin.held), rank=2),
     name_field("WAYS", lambda origin: ", ".join(origin.ways)),
 ]
