@@ -1,0 +1,111 @@
+"""The local bus is killed and started again: its bridge goes on, and what is missing is told."""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
+from pathlib import Path
+
+import sbus
+from sbus.client.blocking import Connection
+from tests.support.accounts import PATTERNS
+from tests.support.bridges import nats_server, needs_nats, running_bridge
+from tests.support.bus import Bus, kill_tree, running_bus
+
+pytestmark = needs_nats
+
+CONFIG = """
+[bridge]
+origin = "{name}"
+state = "."
+[channels.all]
+patterns = ["all/"]
+{durable}
+[links.office]
+servers = ["{url}"]
+{way} = ["all"]
+"""
+DURABLE = "[channels.all.durable]"
+
+
+class Scene:
+    """Bus `a` exports to bus `b`."""
+
+    def __init__(self, directory: Path, stack: ExitStack, durable: str) -> None:
+        server = stack.enter_context(nats_server(directory, "-js", "-sd", str(directory / "js")))
+        self._directory, self._stack = directory, stack
+        self.buses: dict[str, Bus] = {}
+        self.bridges = {}
+        for name, way in (("b", "import"), ("a", "export")):
+            (directory / name).mkdir()
+            self.start(name)
+            config = CONFIG.format(name=name, way=way, url=server.url, durable=durable)
+            self.bridges[name] = stack.enter_context(
+                running_bridge(self.buses[name], directory / name, config)
+            )
+        if durable:
+            self.bridges["b"].wait_importing()
+            self.bridges["a"].wait_reading()
+        else:
+            self.bridges["a"].wait_importers("all")
+
+    def start(self, name: str) -> None:
+        place = self._directory / name
+        self.buses[name] = self._stack.enter_context(running_bus(place))
+
+    def kill(self, name: str) -> None:
+        kill_tree(self.buses[name].process)
+        for path in self._directory.joinpath(name).glob("bus.socket*"):
+            path.unlink()
+
+    def publish(self, first: int, last: int) -> None:
+        with sbus.blocking.connect(self.buses["a"].address) as bus:
+            bus.publish_many("all/a", (str(number) for number in range(first, last + 1)))
+            bus.sync()
+
+    @contextmanager
+    def subscribed(self) -> Iterator[Connection[sbus.Message]]:
+        with sbus.blocking.connect(self.buses["b"].address) as bus:
+            for pattern in PATTERNS:
+                bus.subscribe(pattern)
+            bus.sync()
+            yield bus
+
+
+def test_of_the_exporter_is_a_gap_of_unknown_size(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        scene = Scene(tmp_path, stack, "")
+        with scene.subscribed() as bus:
+            scene.publish(1, 1)
+            assert bus.receive(timeout_seconds=20).payload == b"1"
+            scene.kill("a")
+            scene.start("a")
+            # The bridge connects again when it finds that the bus is back.
+            numbers = count(2)
+            gap = None
+            while gap is None:
+                number = next(numbers)
+                scene.publish(number, number)
+                with suppress(TimeoutError):
+                    gap = bus.receive(timeout_seconds=0.2)
+            assert gap.key == b"bridge/lost/all"
+            assert json.loads(gap.payload)["count"] is None
+            assert int(bus.receive(timeout_seconds=20).payload) > 1
+
+
+def test_of_the_importer_loses_nothing_that_is_durable(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        scene = Scene(tmp_path, stack, DURABLE)
+        with scene.subscribed() as bus:
+            scene.publish(1, 100)
+            got = [bus.receive(timeout_seconds=20).payload for _ in range(100)]
+            assert got == [b"%d" % number for number in range(1, 101)]
+        scene.kill("b")
+        scene.publish(101, 200)
+        scene.start("b")
+        with scene.subscribed() as bus:
+            scene.publish(201, 201)
+            last = b""
+            while last != b"201":
+                last = bus.receive(timeout_seconds=20).payload
+        assert scene.bridges["b"].status()["origins"][0]["counts"]["missing"] == 0
