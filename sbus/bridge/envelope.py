@@ -5,7 +5,8 @@ gaps in an *epoch*, which the bridge begins anew whenever it cannot tell how man
 missed. Over NATS, all of that travels in the subject and in one header:
 
     PREFIX.m.CHANNEL.ORIGIN.KEY      Sbus: 1 EPOCH NUMBER VIA HOST UID PROGRAM
-    PREFIX.m.CHANNEL.ORIGIN          the same: a *heartbeat*, NUMBER is the last one
+    PREFIX.m.CHANNEL.ORIGIN          the same: a *heartbeat*, NUMBER is the last one; or, with a
+                                     payload, a *frame* (`frames.py`), NUMBER is its first one
 
 VIA is the bridge that has published it there, which may be another one than the origin's. HOST, UID
 and PROGRAM are the publisher, as the origin claims.
@@ -57,6 +58,14 @@ class Crossing(msgspec.Struct, frozen=True, gc=False):
     envelope: Envelope
     key: bytes
     payload: bytes
+
+
+class Heartbeat(msgspec.Struct, frozen=True, gc=False):
+    """The number of the last message."""
+
+    channel: str
+    origin: str
+    envelope: Envelope
 
 
 def encode_envelope(envelope: Envelope) -> str:

@@ -141,7 +141,7 @@ def _is_possible(key: bytes) -> bool:
         check_key(key, SLASH, Limits())
     except ClientFault:
         return False
-    return True
+    return b"\0" not in key
 
 
 class Note(msgspec.Struct):

@@ -1,7 +1,8 @@
 """A link over NATS: what it sends waits in a queue of its own, and what comes goes to the exchange.
 
 Subjects below the prefix: `m.CHANNEL.ORIGIN.KEY` for messages, the same without a key for
-heartbeats, `j.CHANNEL` for importers, who say hello there. Heartbeats ask for a reply that nobody
+heartbeats and for *frames*, in which many messages travel at once while they wait, and
+`j.CHANNEL` for importers, who say hello there. Heartbeats ask for a reply that nobody
 gives: NATS itself replies when nobody has subscribed, and then the channel is not sent. A hello
 ends that.
 
@@ -13,7 +14,7 @@ import asyncio
 import random
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -31,10 +32,12 @@ from sbus.bridge.envelope import (
     Crossing,
     Envelope,
     EnvelopeError,
+    Heartbeat,
     decode_envelope,
     encode_envelope,
 )
 from sbus.bridge.exchange import Exchange
+from sbus.bridge.frames import decode_frame, encode_frame, first_frame
 from sbus.bridge.status import LinkStatus
 from sbus.bridge.subjects import decode_key, encode_key
 from sbus.errors import BusError
@@ -52,6 +55,7 @@ _MESSAGE_BYTES: Final = 256
 """Of a message that waits, besides key and payload."""
 _CONTROL_LINE_BYTES: Final = 3_900
 """Of a subject: a server takes 4,096 bytes for the line that it is on, by default."""
+_YIELD_MESSAGES: Final = 256
 _SUBJECTS_MAX: Final = 20_000
 """Whose keys are remembered."""
 _INCOMING_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -93,68 +97,75 @@ class NatsLink:
         self._exchange = exchange
         self._wanted = wanted
         self._report = report
-        self._queue: deque[tuple[str, str, bytes, str]] = deque()
+        self._queue: deque[Crossing | Heartbeat] = deque()
+        self._unyielded = 0
+        """Messages sent since other tasks had a turn."""
         self._news = asyncio.Event()
         self.room = asyncio.Event()
         self.room.set()
-        self._subjects: dict[tuple[str, str, bytes], str] = {}
+        self._tokens: dict[bytes, str] = {}
         self._keys: dict[str, tuple[str, bytes | None] | None] = {}
         self._inbox = ""
 
     # -- sending -------------------------------------------------------------------------------
     def send(self, crossing: Crossing) -> None:
         """Send this if somebody imports it and there is room; otherwise it is given up."""
-        channel = crossing.channel
-        if channel not in self.status.wanted:
+        if crossing.channel not in self.status.wanted:
             return
-        subject = self._subject(channel, crossing.origin, crossing.key)
-        if (
-            self.status.waiting_bytes > self.plan.buffer_bytes_max
-            or len(subject) > _CONTROL_LINE_BYTES
-        ):
-            self.status.give_up(channel)
+        if self.status.waiting_bytes > self.plan.buffer_bytes_max:
+            self.status.give_up(crossing.channel)
             return
-        self._enqueue(channel, subject, crossing.payload, crossing.envelope)
+        self._enqueue(crossing)
 
     def beat(self, channel: str, origin: str, envelope: Envelope) -> None:
         """Send a heartbeat; while there is no connection, none."""
         if self.status.is_reading:
-            self._enqueue("", f"{self.plan.prefix}.m.{channel}.{origin}", b"", envelope)
+            self._enqueue(Heartbeat(channel, origin, envelope))
 
-    def _enqueue(self, channel: str, subject: str, payload: bytes, envelope: Envelope) -> None:
-        self._queue.append((channel, subject, payload, encode_envelope(envelope)))
-        self.status.waiting_bytes += len(payload) + len(subject) + _MESSAGE_BYTES
+    def _enqueue(self, item: Crossing | Heartbeat) -> None:
+        self._queue.append(item)
+        self.status.waiting_bytes += _size_bytes(item)
         self._news.set()
         if self.status.waiting_bytes > self.plan.buffer_bytes_max // 2:
             self.room.clear()
 
-    def _subject(self, channel: str, origin: str, key: bytes) -> str:
-        subject = self._subjects.get((channel, origin, key))
-        if subject is None:
-            if len(self._subjects) >= _SUBJECTS_MAX:
-                self._subjects.clear()
-            tokens = encode_key(key, SLASH)
-            subject = f"{self.plan.prefix}.m.{channel}.{origin}.{tokens}"
-            self._subjects[channel, origin, key] = subject
-        return subject
-
     async def _send_queue(self, nc: Client) -> None:
         while True:
             while self._queue:
-                channel, subject, payload, header = self._queue[0]
-                if len(payload) + len(header) + 64 > nc.max_payload:
-                    self.status.give_up(channel)
-                else:
-                    reply = "" if channel else f"{self._inbox}.{subject.split('.')[-2]}"
-                    await nc.publish(subject, payload, reply, {HEADER: header})
-                    self.status.sent += bool(channel)
-                self._queue.popleft()
-                self.status.waiting_bytes -= len(payload) + len(subject) + _MESSAGE_BYTES
-                if len(self._queue) % 256 == 0:
+                frame = first_frame(self._queue)
+                await self._send(nc, self._queue[0], frame)
+                for _ in range(len(frame) or 1):
+                    self.status.waiting_bytes -= _size_bytes(self._queue.popleft())
+                self._unyielded += len(frame)
+                if self._unyielded > _YIELD_MESSAGES:
+                    self._unyielded = 0
                     await asyncio.sleep(0)
             self.room.set()
             self._news.clear()
             await self._news.wait()
+
+    async def _send(self, nc: Client, first: Crossing | Heartbeat, frame: list[Crossing]) -> None:
+        headers = {HEADER: encode_envelope(first.envelope)}
+        top = f"{self.plan.prefix}.m.{first.channel}.{first.origin}"
+        if isinstance(first, Heartbeat):
+            await nc.publish(top, b"", f"{self._inbox}.{first.channel}", headers)
+            return
+        subject, payload = f"{top}.{self._tokens_of(first.key)}", first.payload
+        if len(frame) > 1 or len(subject) > _CONTROL_LINE_BYTES:
+            subject, payload = top, encode_frame(frame)
+        if len(payload) + len(headers[HEADER]) + 64 > nc.max_payload:
+            self.status.give_up(first.channel)
+            return
+        await nc.publish(subject, payload, "", headers)
+        self.status.sent += len(frame)
+
+    def _tokens_of(self, key: bytes) -> str:
+        tokens = self._tokens.get(key)
+        if tokens is None:
+            if len(self._tokens) >= _SUBJECTS_MAX:
+                self._tokens.clear()
+            tokens = self._tokens[key] = encode_key(key, SLASH)
+        return tokens
 
     # -- receiving -----------------------------------------------------------------------------
     async def _receive(self, channel: str, msg: Msg) -> None:
@@ -176,12 +187,17 @@ class NatsLink:
             return
         origin, key = found
         now = asyncio.get_running_loop().time()
-        if key is None:
+        if key is not None:
+            crossings: Iterable[Crossing] = (Crossing(channel, origin, envelope, key, msg.data),)
+        elif msg.data:
+            crossings = decode_frame(Heartbeat(channel, origin, envelope), msg.data)
+        else:
+            crossings = ()
             if self._exchange.beaten(self, channel, origin, envelope, now):
                 await self._say_hello(channel)
-            return
-        self.status.received += 1
-        self._exchange.arrived(self, Crossing(channel, origin, envelope, key, msg.data), now)
+        for crossing in crossings:
+            self.status.received += 1
+            self._exchange.arrived(self, crossing, now)
         if not self.import_room.is_set():
             await self.import_room.wait()
 
@@ -338,6 +354,11 @@ class NatsLink:
                 del self._peers[silent.origin]
             self._show_peers()
             await asyncio.sleep(_HELLO_SECONDS * random.uniform(0.8, 1.2))
+
+
+def _size_bytes(item: Crossing | Heartbeat) -> int:
+    content = len(item.key) + len(item.payload) if isinstance(item, Crossing) else 0
+    return content + _MESSAGE_BYTES
 
 
 def _bound(handle: Any, channel: str) -> Any:

@@ -124,8 +124,8 @@ def test_what_is_given_up_while_nats_is_away_is_told_where_it_is_missing(tmp_pat
                 missing += gap["count"]
             else:
                 numbers += 1
-        # The last message came while there was no room yet, or it did not.
-        assert missing in (given_up, given_up + 1)
+        # What waited may be lost as well: the importer may have come back later than the exporter.
+        assert missing >= given_up
 
 
 def test_a_second_bridge_of_the_same_user_is_refused(tmp_path: Path) -> None:
