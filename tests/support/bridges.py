@@ -87,13 +87,13 @@ def nats_server(directory: Path, *options: str) -> Iterator[NatsServer]:
 class RunningBridge:
     """A bridge of a bus."""
 
-    def __init__(self, bus: Bus, config: Path) -> None:
+    def __init__(self, bus: Bus, config: Path, environment: dict[str, str]) -> None:
         self.bus = bus
         self.errors = config.with_suffix(".stderr")
         with self.errors.open("ab") as errors:
             self.process = subprocess.Popen(
                 [*SBUSCTL, "-a", bus.address, "bridge", "--config", str(config)],
-                env=sbusd_environment(),
+                env=sbusd_environment() | environment,
                 stderr=errors,
             )
 
@@ -155,11 +155,13 @@ class RunningBridge:
 
 
 @contextmanager
-def running_bridge(bus: Bus, directory: Path, config: str) -> Iterator[RunningBridge]:
+def running_bridge(
+    bus: Bus, directory: Path, config: str, **environment: str
+) -> Iterator[RunningBridge]:
     """A bridge with this configuration."""
     path = directory / f"{os.path.basename(os.path.dirname(bus.address))}-bridge.toml"
     path.write_text(config)
-    bridge = RunningBridge(bus, path)
+    bridge = RunningBridge(bus, path, environment)
     try:
         yield bridge
         bridge.stop()
