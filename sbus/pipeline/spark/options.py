@@ -35,6 +35,7 @@ class _SourceTexts(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
     path: str = ""
     table: Literal["messages", "clients", "events"] = "messages"
     subscribe: str | None = None
+    hosts: str = ""
     starting_offsets: str | None = None
     ending_offsets: str | None = None
     starting_timestamp: str | None = None
@@ -76,6 +77,8 @@ class SourceOptions(_SourceTexts, frozen=True, kw_only=True):
 
     patterns: tuple[bytes, ...] | None
     """None: every row."""
+    host_names: tuple[str, ...]
+    """Empty: all hosts."""
     starting: Bound | None
     ending: Bound | None
     trigger_delay_seconds_max: float
@@ -107,6 +110,7 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
     parsed = {
         "path": _location(texts.path),
         "patterns": None if texts.subscribe is None else _patterns(texts.subscribe),
+        "host_names": tuple(filter(None, map(str.strip, texts.hosts.split(",")))),
         "starting": starting,
         "ending": ending,
         "trigger_delay_seconds_max": _delay_seconds(texts.max_trigger_delay or _TRIGGER_DELAY),

@@ -51,7 +51,8 @@ class _RecordingReader:
     def _plan(self, found: Tables, start: Offsets, end: Offsets) -> list[InputPartition]:
         options = self._options
         planned = planning.pieces(found, start, end, fail_on_data_loss=options.fail_on_data_loss)
-        tasks = planning.share(planned, options.min_partitions, options.max_records_per_partition)
+        chosen = [it for it in planned if it.file.may_hold(None, None, options.host_names)]
+        tasks = planning.share(chosen, options.min_partitions, options.max_records_per_partition)
         return [RecordingPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

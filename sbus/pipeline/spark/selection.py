@@ -19,6 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from sbus.pipeline.store.reader import Recording, Tables
 from sbus.pipeline.store.schemas import FILE_SCHEMAS, PARTITIONS, TABLES, timestamp_us
+from sbus.pipeline.store.stored_file import StoredFile
 
 Table = Literal["messages", "clients", "events"]
 
@@ -38,14 +39,16 @@ def read(
     without a zone is in UTC. Files of the frame remain for the recorders' grace period.
     """
     since_us, until_us = (None if at is None else timestamp_us(at) for at in (since, until))
-    tables = Recording(location).tables(table)
+    recording = Recording(location)
+    tables = recording.tables(table)
     files = [file for snapshot in tables.values() for file in snapshot.files if file.rows]
     source = spark.read.format("sbus").option("table", table)
     if any("://" in file.path for file in files):
         found = source.load(location)
     else:
         needed = [file for file in files if file.may_hold(since_us, until_us, hosts)]
-        found = _scan(spark, table, [file.path for file in needed if file.is_sealed])
+        sealed = [file for file in needed if file.is_sealed]
+        found = _scan(spark, table, sealed, by_host=recording.is_by_host)
         if not all(file.is_sealed for file in needed):
             found = found.unionByName(source.options(**_rest(tables)).load(location))
     if since_us is not None:
@@ -55,16 +58,19 @@ def read(
     return found.where(F.col("host").isin(*hosts)) if hosts else found
 
 
-def _scan(spark: SparkSession, table: Table, paths: Iterable[str]) -> DataFrame:
-    """Sealed files, read by Spark."""
+def _scan(
+    spark: SparkSession, table: Table, files: Iterable[StoredFile], *, by_host: bool
+) -> DataFrame:
+    """Sealed files, read by Spark. Those `by_host` are each of the host that the recording says."""
     schema = from_arrow_schema(pa.schema([*FILE_SCHEMAS[table], *PARTITIONS]))
-    by_root: dict[str, list[str]] = {}
-    for path in paths:
-        by_root.setdefault(path.rpartition("/date=")[0], []).append(path)
-    frames = [
-        spark.read.schema(schema).option("basePath", root).parquet(*own)
-        for root, own in by_root.items()
-    ]
+    paths: dict[tuple[str, str | None], list[str]] = {}
+    for file in files:
+        root = file.path.rpartition("/date=")[0]
+        paths.setdefault((root, file.host if by_host else None), []).append(file.path)
+    frames = []
+    for (root, host), own in paths.items():
+        frame = spark.read.schema(schema).option("basePath", root).parquet(*own)
+        frames.append(frame if host is None else frame.withColumn("host", F.lit(host)))
     found = reduce(DataFrame.unionByName, frames) if frames else spark.createDataFrame([], schema)
     return found.select(*TABLES[table].names)
 

@@ -10,15 +10,18 @@ table of sealed rows is asked what it has; rows that are in both come from there
 be known: a segment file that is sealed in between is skipped, and one that begins in between is not
 seen. Files remain for the recorder's grace period.
 
-A URI stands for sealed rows alone.
+A directory may also have one recording for each host, each in a folder `host=NAME`, as partitioned
+Parquet would. Then NAME is the host of all rows in there. A URI stands for sealed rows alone.
 """
 
+import dataclasses
 import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,7 +29,7 @@ import pyarrow.parquet as pq
 
 from sbus.errors import ConfigurationError, SbusError
 from sbus.pipeline.store import recorder_file, segment_file
-from sbus.pipeline.store.recorder_file import RecorderFile
+from sbus.pipeline.store.recorder_file import RecorderFile, recorder_of
 from sbus.pipeline.store.schemas import TABLES, conform
 from sbus.pipeline.store.sealed_table import SealedTable
 from sbus.pipeline.store.segment_file import (
@@ -37,6 +40,7 @@ from sbus.pipeline.store.segment_file import (
 )
 from sbus.pipeline.store.stored_file import Piece, StoredFile, file_system
 
+HOST_FOLDER: Final = "host="
 _PARQUET_BATCH_ROWS = 65_536
 _BATCH_BYTES = 16 * 1024 * 1024
 _REMOTE_SECONDS = 1.0
@@ -94,9 +98,9 @@ Tables = dict[str, TableSnapshot]
 
 
 class Recording:
-    """The recording in a directory, or the part at a URI that is sealed.
+    """The recording in a directory, or those of its hosts, or the part at a URI that is sealed.
 
-    Raises ConfigurationError if there is no such directory.
+    Raises ConfigurationError if there is no such directory, or it has both.
     """
 
     def __init__(self, location: str | os.PathLike[str]) -> None:
@@ -109,9 +113,19 @@ class Recording:
                 raise ConfigurationError(
                     f"{self.directory} is no directory: where is the recording?"
                 )
+        self._by_host = self._find_hosts()
+
+    @property
+    def is_by_host(self) -> bool:
+        """Whether it has a recording for each host."""
+        return bool(self._by_host)
 
     def check(self) -> None:
-        """Raises ConfigurationError if nothing was recorded there."""
+        """Raises ConfigurationError if nothing was recorded there, or for one of the hosts."""
+        if self._by_host:
+            for recording in self._by_host.values():
+                recording.check()
+            return
         if self._recorder_files() or any(SealedTable(self.root, name).exists for name in TABLES):
             return
         if any(Path(self.root).glob(recorder_file.PATTERN)):
@@ -125,6 +139,8 @@ class Recording:
 
     def tables(self, name: str) -> Tables:
         """The table `name` as it is now. Raises ConfigurationError, SealedTableFailed."""
+        if self._by_host:
+            return self._tables_by_host(name)
         roots: dict[str, str] = {}
         files: dict[str, list[StoredFile]] = {}
         for recorder in self._recorder_files():
@@ -142,6 +158,8 @@ class Recording:
 
     def states(self, name: str) -> object:
         """Something that changes whenever a table does."""
+        if self._by_host:
+            return [(host, recording.states(name)) for host, recording in self._by_host.items()]
         remote = time.monotonic() // _REMOTE_SECONDS
         found: list[object] = []
         recorders = self._recorder_files()
@@ -151,6 +169,35 @@ class Recording:
             assert self.directory is not None
             paths = segment_files(self.directory / file.recorder, name)
             found += [file.recorder, len(paths), *(_state(index_path(path)) for path in paths[-1:])]
+        return found
+
+    def _find_hosts(self) -> "dict[str, Recording]":
+        if self.directory is None:
+            return {}
+        folders = sorted(self.directory.glob(f"{HOST_FOLDER}*"))
+        found = {it.name.removeprefix(HOST_FOLDER): Recording(it) for it in folders}
+        if found and (
+            any((self.directory / name).exists() for name in TABLES)
+            or any(it.is_by_host for it in found.values())
+            or self._recorder_files()
+        ):
+            raise ConfigurationError(
+                f"{self.directory} holds recordings of single hosts ({folders[0].name}) beside or "
+                "above another recording: keep them in a directory of their own"
+            )
+        return found
+
+    def _tables_by_host(self, name: str) -> Tables:
+        found: Tables = {}
+        for host, recording in self._by_host.items():
+            for recorder, table in recording.tables(name).items():
+                if recorder in found:
+                    raise ConfigurationError(
+                        f"{self.directory} has the recording of {recorder_of(recorder)} twice, "
+                        f"once in {HOST_FOLDER}{host}: its rows would count twice"
+                    )
+                files = tuple(dataclasses.replace(file, host=host) for file in table.files)
+                found[recorder] = dataclasses.replace(table, files=files)
         return found
 
     def _recorder_files(self) -> list[RecorderFile]:
