@@ -2,8 +2,8 @@
 
 The exporter keeps each message in its spool until the stream has it, and sends it again until then;
 with the same id, by which the stream knows it. What is sent again may come behind what was sent
-after it. So each message tells up to which number all were acknowledged before it was sent: what is
-missing up to there has been dropped by the stream's limits, and anything else will still come.
+after it. So each message tells up to which number all were acknowledged before it was sent, or will
+never be: what is missing up to there is lost, and anything else will still come.
 
 The importer reads the stream in its order from where its `Progress` says, and delivers by ledger.
 """
@@ -42,6 +42,10 @@ from sbus.protocol.keys import SLASH
 
 ACKED: Final = "Sbus-Acked"
 MESSAGE_ID: Final = "Nats-Msg-Id"
+CONTROL_LINE_BYTES: Final = 3_900
+"""Of a subject: a server takes 4,096 bytes for the line that it is on, by default."""
+_HEADERS_BYTES: Final = 512
+"""Of a message's headers without the claim, at most."""
 _BATCH: Final = 256
 _ACK_SECONDS: Final = 5.0
 _FETCH_SECONDS: Final = 1.0
@@ -95,8 +99,8 @@ class DurableExport:
         self._prefix = prefix
         self._origin = plan.origin
         self._spool = Spool(Path(plan.state) / f"{channel}.spool")
-        self._acked = ("", 0)
-        """The epoch, and the number of the last message that the stream has."""
+        self._message_bytes_max = 0
+        """What the server takes."""
         self.news = asyncio.Event()
         self.room = asyncio.Event()
         self.room.set()
@@ -127,6 +131,7 @@ class DurableExport:
     async def run(self, nc: Client) -> None:
         """Send what is in the spool, until cancelled."""
         js = nc.jetstream(timeout=_ACK_SECONDS)
+        self._message_bytes_max = nc.max_payload
         await self._make_stream(js)
         while True:
             self.news.clear()
@@ -157,29 +162,49 @@ class DurableExport:
             )
 
     async def _send(self, js: JetStreamContext, records: list[Record]) -> None:
-        """Returns once the stream has all of them; one epoch after the other."""
-        at = 0
-        while at < len(records):
-            epoch = records[at].epoch
-            same = [record for record in records[at:] if record.epoch == epoch]
-            acked = self._acked[1] if self._acked[0] == epoch else 0
-            acks = [await self._send_one(js, record, acked) for record in same]
+        """Returns once the stream has all of them; one run of numbers after the other, so each
+        message tells that everything before its run was acknowledged, or will never be sent."""
+        fitting = [record for record in records if self._fits(record)]
+        if len(fitting) < len(records):
+            self.status.given_up += len(records) - len(fitting)
+            self._report(f"{self.name} size", f"{self.name}: a message is too large for NATS")
+        for run in _runs(fitting):
+            acked = str(run[0].number - 1)
+            acks = [await self._send_one(js, record, acked) for record in run]
             for ack in acks:
                 await asyncio.wait_for(ack, _ACK_SECONDS)
-            self._acked = (epoch, same[-1].number)
-            self.status.sent += len(same)
-            at += len(same)
+            self.status.sent += len(run)
+
+    def _fits(self, record: Record) -> bool:
+        """Whether the server takes it."""
+        size_bytes = len(record.payload) + len(record.claim) + _HEADERS_BYTES
+        subject = self._subject_of(record)
+        return len(subject) <= CONTROL_LINE_BYTES and size_bytes <= self._message_bytes_max
+
+    def _subject_of(self, record: Record) -> str:
+        return f"{self._prefix}.d.{self._channel}.{self._origin}.{encode_key(record.key, SLASH)}"
 
     async def _send_one(
-        self, js: JetStreamContext, record: Record, acked: int
+        self, js: JetStreamContext, record: Record, acked: str
     ) -> asyncio.Future[Any]:
-        subject = f"{self._prefix}.d.{self._channel}.{self._origin}.{encode_key(record.key, SLASH)}"
         envelope = Envelope(record.epoch, record.number, self._origin, record.claim)
         identity = f"{self._origin}/{record.epoch}/{self._channel}/{record.number}"
-        headers = {HEADER: encode_envelope(envelope), MESSAGE_ID: identity, ACKED: str(acked)}
+        headers = {HEADER: encode_envelope(envelope), MESSAGE_ID: identity, ACKED: acked}
         return await js.publish_async(
-            subject, record.payload, wait_stall=_ACK_SECONDS, headers=headers
+            self._subject_of(record), record.payload, wait_stall=_ACK_SECONDS, headers=headers
         )
+
+
+def _runs(records: list[Record]) -> list[list[Record]]:
+    """Those of one epoch with consecutive numbers together."""
+    runs: list[list[Record]] = []
+    for record in records:
+        last = runs[-1][-1] if runs else None
+        if last and (last.epoch, last.number + 1) == (record.epoch, record.number):
+            runs[-1].append(record)
+        else:
+            runs.append([record])
+    return runs
 
 
 class DurableImport:

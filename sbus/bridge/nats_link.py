@@ -25,7 +25,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from sbus.bridge.configuration import Link
-from sbus.bridge.durable import DurableExport, DurableImport
+from sbus.bridge.durable import CONTROL_LINE_BYTES, DurableExport, DurableImport
 from sbus.bridge.envelope import (
     HEADER,
     ORIGIN,
@@ -53,8 +53,6 @@ _HELLO_SECONDS: Final = 10.0
 _PEER_SECONDS: Final = 3 * _HELLO_SECONDS
 _MESSAGE_BYTES: Final = 256
 """Of a message that waits, besides key and payload."""
-_CONTROL_LINE_BYTES: Final = 3_900
-"""Of a subject: a server takes 4,096 bytes for the line that it is on, by default."""
 _YIELD_MESSAGES: Final = 256
 _SUBJECTS_MAX: Final = 20_000
 """Whose keys are remembered."""
@@ -151,7 +149,7 @@ class NatsLink:
             await nc.publish(top, b"", f"{self._inbox}.{first.channel}", headers)
             return
         subject, payload = f"{top}.{self._tokens_of(first.key)}", first.payload
-        if len(frame) > 1 or len(subject) > _CONTROL_LINE_BYTES:
+        if len(frame) > 1 or len(subject) > CONTROL_LINE_BYTES:
             subject, payload = top, encode_frame(frame)
         if len(payload) + len(headers[HEADER]) + 64 > nc.max_payload:
             self.status.give_up(first.channel)

@@ -38,11 +38,12 @@ servers = ["{url}"]
 class Pair:
     """Bus `a` exports to bus `b`."""
 
-    def __init__(self, directory: Path, stack: ExitStack) -> None:
-        store = directory / "jetstream"
-        self.server: NatsServer = stack.enter_context(
-            nats_server(directory, "-js", "-sd", str(store))
+    def __init__(self, directory: Path, stack: ExitStack, max_payload: int) -> None:
+        config = directory / "server.conf"
+        config.write_text(
+            f'max_payload: {max_payload}, jetstream {{ store_dir: "{directory}/jetstream" }}'
         )
+        self.server: NatsServer = stack.enter_context(nats_server(directory, "-c", str(config)))
         self.buses: dict[str, Bus] = {}
         self.bridges: dict[str, RunningBridge] = {}
         self._directory = directory
@@ -72,9 +73,9 @@ class Pair:
 
 
 @contextmanager
-def pair(directory: Path) -> Iterator[Pair]:
+def pair(directory: Path, *, max_payload: int = 1_048_576) -> Iterator[Pair]:
     with ExitStack() as stack:
-        yield Pair(directory, stack)
+        yield Pair(directory, stack, max_payload)
 
 
 def test_everything_comes_once_also_after_the_death_of_the_server(tmp_path: Path) -> None:
@@ -125,6 +126,21 @@ def test_what_an_exporting_bridge_did_not_read_is_told_as_a_gap(tmp_path: Path) 
         assert [int(it.payload) for it in got[:100]] == list(range(1, 101))
         assert json.loads(got[100].payload)["count"] is None
         assert got[101].payload == b"101"
+
+
+def test_what_no_server_takes_is_a_gap_and_holds_up_nothing(tmp_path: Path) -> None:
+    with pair(tmp_path, max_payload=10_000) as scene, subscribed(scene.buses["b"]) as bus:
+        scene.publish(1, 1)
+        assert bus.receive(timeout_seconds=20).payload == b"1"
+        with sbus.blocking.connect(scene.buses["a"].address) as client:
+            client.publish(b"all/" + b"\xff" * 3_000, "its subject is too long")
+            client.publish("all/a", "too long" * 2_000)
+            client.publish("all/a", "4")
+            client.sync()
+        gap = json.loads(bus.receive(timeout_seconds=20).payload)
+        assert (gap["first"], gap["count"]) == (2, 2)
+        assert bus.receive(timeout_seconds=20).payload == b"4"
+        assert scene.bridges["a"].status()["durable"][0]["given_up"] == 2
 
 
 @contextmanager
