@@ -207,35 +207,32 @@ def _runs(records: list[Record]) -> list[list[Record]]:
     return runs
 
 
-class DurableImport:
-    """Of one channel."""
+class StreamReader:
+    """Reads the stream of one channel; what is derived from it says where the messages go."""
+
+    batch_messages_max = _BATCH
 
     def __init__(
         self,
         status: DurableStatus,
         prefix: str,
         plan: Configuration,
-        messages_of: Callable[[str, str, str, Crossing | Gap], list[tuple[bytes, bytes]]],
         report: Callable[[str, str], None],
     ) -> None:
-        """`messages_of` gives the keys and payloads to publish for what is delivered."""
         channel = status.channel
         self.name = f"{channel} (durable)"
         self.status = status
-        self.bus: Connection[Any]
-        """Set before it runs; nobody else publishes there."""
+        self.report = report
         self._channel = channel
         self._prefix = prefix
         self._own = plan.origin
-        self._messages_of = messages_of
-        self._report = report
-        self._progress = Progress(Path(plan.state) / f"{channel}.progress")
-        self.ledgers: dict[str, Ledger[Stored]] = self._progress.ledgers()
+        self.progress = Progress(Path(plan.state) / f"{channel}.progress")
+        self.ledgers: dict[str, Ledger[Stored]] = self.progress.ledgers()
 
     async def run(self, nc: Client) -> None:
         """Deliver what comes, until cancelled."""
         js = nc.jetstream(timeout=_ACK_SECONDS)
-        self.ledgers = self._progress.ledgers()  # what waited comes again
+        self.ledgers = self.progress.ledgers()  # what waited comes again
         name = stream_name(self._prefix, self._channel)
         await self._find_beginning(js, name)
         consumer = await js.pull_subscribe(
@@ -243,20 +240,20 @@ class DurableImport:
             stream=name,
             config=ConsumerConfig(
                 deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
-                opt_start_seq=self._progress.next_in_stream,
+                opt_start_seq=self.progress.next_in_stream,
                 ack_policy=AckPolicy.ALL,
-                max_ack_pending=4 * _BATCH,
+                max_ack_pending=4 * self.batch_messages_max,
                 inactive_threshold=60.0,
             ),
         )
         while True:
             self.status.is_importing = True
             try:
-                batch = await consumer.fetch(_BATCH, timeout=_FETCH_SECONDS)
+                batch = await consumer.fetch(self.batch_messages_max, timeout=_FETCH_SECONDS)
             except TimeoutError:
                 continue
             if batch:
-                await self._deliver(batch)
+                await self.deliver(batch)
                 await batch[-1].ack()
 
     async def _find_beginning(self, js: JetStreamContext, name: str) -> None:
@@ -267,39 +264,22 @@ class DurableImport:
                 break
             except nats.js.errors.NotFoundError:
                 await asyncio.sleep(_STREAM_RETRY_SECONDS)
-        reached = self._progress.next_in_stream
+        reached = self.progress.next_in_stream
         if reached == 0:
-            self._progress.next_in_stream = state.last_seq + 1
+            self.progress.next_in_stream = state.last_seq + 1
         elif reached > state.last_seq + 1:
-            self._report(f"{name} anew", f"stream {name} was made anew: read from its beginning")
-            self._progress.next_in_stream = 1
+            self.report(f"{name} anew", f"stream {name} was made anew: read from its beginning")
+            self.progress.next_in_stream = 1
 
-    async def _deliver(self, batch: list[Msg]) -> None:
-        """Publish what these make deliverable; returns when the bus has it."""
-        before = {name: (it.epoch, it.next - 1) for name, it in self.ledgers.items()}
-        try:
-            for msg in batch:
-                await self._take(msg)
-            try:
-                await self.bus.sync()
-            except PacketRefused as refused:
-                self._report(refused.code, f"the local bus refused a message: {refused}")
-        except MessagesUnconfirmed:
-            for origin, (epoch, last) in before.items():
-                if epoch:
-                    self._progress.note(origin, epoch, last)
-            raise
-        self._progress.next_in_stream = self._first_held(batch[-1].metadata.sequence.stream + 1)
+    async def deliver(self, batch: list[Msg]) -> None:
+        """Bring what these make deliverable to where it goes, and note the progress."""
+        raise NotImplementedError
 
-    def _first_held(self, after: int) -> int:
-        """Where to begin again, so that messages that wait for others come again."""
-        held = (it.sequence for ledger in self.ledgers.values() for it in ledger.waiting())
-        return min([after, *held])
-
-    async def _take(self, msg: Msg) -> None:
+    def feed(self, msg: Msg) -> tuple[str, list[Crossing | Gap]]:
+        """The origin of a message, and what it makes deliverable."""
         found = self._parse(msg)
         if found is None or found[0].origin == self._own:
-            return
+            return "", []
         crossing, acked = found
         self.status.received += 1
         origin, envelope = crossing.origin, crossing.envelope
@@ -308,12 +288,13 @@ class DurableImport:
             ledger = self.ledgers[origin] = Ledger()
         stored = Stored(crossing, msg.metadata.sequence.stream)
         now = asyncio.get_running_loop().time()
-        for given in ledger.feed(("stream",), envelope.epoch, envelope.number, stored, now, acked):
-            item = given if isinstance(given, Gap) else given.crossing
-            for key, payload in self._messages_of(self._channel, origin, ledger.epoch, item):
-                await self.bus.publish(key, payload)
-            if isinstance(item, Crossing):
-                self._progress.note(origin, item.envelope.epoch, item.envelope.number)
+        given = ledger.feed(("stream",), envelope.epoch, envelope.number, stored, now, acked)
+        return origin, [item if isinstance(item, Gap) else item.crossing for item in given]
+
+    def first_held(self, after: int) -> int:
+        """Where to begin again, so that messages that wait for others come again."""
+        held = (it.sequence for ledger in self.ledgers.values() for it in ledger.waiting())
+        return min([after, *held])
 
     def _parse(self, msg: Msg) -> tuple[Crossing, int] | None:
         below = msg.subject.removeprefix(f"{self._prefix}.d.{self._channel}.")
@@ -326,6 +307,50 @@ class DurableImport:
             envelope = decode_envelope(headers.get(HEADER, ""))
             acked = int(headers.get(ACKED, "0")[:19])
         except (EnvelopeError, ValueError) as error:
-            self._report(msg.subject[:80], f"a message of {msg.subject[:80]} is refused: {error}")
+            self.report(msg.subject[:80], f"a message of {msg.subject[:80]} is refused: {error}")
             return None
         return Crossing(self._channel, origin, envelope, key, msg.data), acked
+
+
+class DurableImport(StreamReader):
+    """Publishes a channel on the local bus."""
+
+    def __init__(
+        self,
+        status: DurableStatus,
+        prefix: str,
+        plan: Configuration,
+        messages_of: Callable[[str, str, str, Crossing | Gap], list[tuple[bytes, bytes]]],
+        report: Callable[[str, str], None],
+    ) -> None:
+        """`messages_of` gives the keys and payloads to publish for what is delivered."""
+        super().__init__(status, prefix, plan, report)
+        self.bus: Connection[Any]
+        """Set before it runs; nobody else publishes there."""
+        self._messages_of = messages_of
+
+    async def deliver(self, batch: list[Msg]) -> None:
+        """Publish what these make deliverable; returns when the bus has it."""
+        before = {name: (it.epoch, it.next - 1) for name, it in self.ledgers.items()}
+        try:
+            for msg in batch:
+                await self._take(msg)
+            try:
+                await self.bus.sync()
+            except PacketRefused as refused:
+                self.report(refused.code, f"the local bus refused a message: {refused}")
+        except MessagesUnconfirmed:
+            for origin, (epoch, last) in before.items():
+                if epoch:
+                    self.progress.note(origin, epoch, last)
+            raise
+        self.progress.next_in_stream = self.first_held(batch[-1].metadata.sequence.stream + 1)
+
+    async def _take(self, msg: Msg) -> None:
+        origin, items = self.feed(msg)
+        for item in items:
+            epoch = self.ledgers[origin].epoch
+            for key, payload in self._messages_of(self._channel, origin, epoch, item):
+                await self.bus.publish(key, payload)
+            if isinstance(item, Crossing):
+                self.progress.note(origin, item.envelope.epoch, item.envelope.number)
