@@ -23,9 +23,10 @@ HEADER: Final = "Sbus"
 VERSION: Final = "1"
 NOBODY: Final = "= = ="
 """The claim of a heartbeat."""
-_EPOCH = re.compile("[0-9a-f]{1,32}")
+EPOCH = re.compile("[0-9a-f]{1,32}")
 ORIGIN = re.compile("[0-9A-Za-z_-]{1,64}")
-NUMBER_MAX: Final = 2**63
+_NUMBER = re.compile("[0-9]{1,19}")
+NUMBER_MAX: Final = 2**63 - 1
 
 
 class EnvelopeError(ValueError):
@@ -81,7 +82,7 @@ def decode_envelope(text: str) -> Envelope:
         )
     if len(parts) == 5:
         _, epoch, number, via, claim = parts
-        if _EPOCH.fullmatch(epoch) and number.isdigit() and number.isascii() and len(number) < 20:
+        if EPOCH.fullmatch(epoch) and _NUMBER.fullmatch(number) and int(number) <= NUMBER_MAX:
             return Envelope(epoch, int(number), via, claim)
     raise EnvelopeError(f"its header is no envelope: {text[:80]!r}")
 

@@ -10,12 +10,22 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
+from msgspec import Meta
 
 from sbus.bridge.configuration import Channel
-from sbus.bridge.envelope import Claim, Crossing, Envelope, decode_claim, encode_claim
+from sbus.bridge.envelope import (
+    EPOCH,
+    NUMBER_MAX,
+    ORIGIN,
+    Claim,
+    Crossing,
+    Envelope,
+    decode_claim,
+    encode_claim,
+)
 from sbus.bridge.ledger import Gap
 from sbus.bridge.own_keys import FROM_KEY, LOST_KEY, may_cross
 from sbus.bridge.status import ChannelStatus
@@ -148,9 +158,9 @@ class Note(msgspec.Struct):
     """What the note before a message tells: its origin, and who published it, as that claims."""
 
     key: str
-    origin: str
-    epoch: str
-    number: int
+    origin: Annotated[str, Meta(pattern=f"^{ORIGIN.pattern}$")]
+    epoch: Annotated[str, Meta(pattern=f"^{EPOCH.pattern}$")]
+    number: Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
     host: str
     uid: int | None
     program: str
@@ -203,6 +213,8 @@ class ChannelReader:
         self._sink = sink
         self._note_key = FROM_KEY + status.name.encode()
         self._own_pid = 0
+        self._trusted = {0}
+        """Users whose notes are believed: root, and the bridge's own."""
         self._bridges: set[int] = set()
         self._notes: dict[int, bytes] = {}
         """By the bridge that has published it; of the message that follows."""
@@ -218,7 +230,8 @@ class ChannelReader:
             for pattern in self._channel.encoded_patterns:
                 await bus.subscribe(pattern)
             await bus.subscribe(self._note_key)
-            self._own_pid = (await bus.whoami()).pid
+            own = await bus.whoami()
+            self._own_pid, self._trusted = own.pid, {0, own.uid}
             await self._find_bridges(bus)
             self.status.is_reading = True
             while True:
@@ -242,7 +255,7 @@ class ChannelReader:
         assert message.sender is not None
         client = message.sender.client
         if client in self._bridges:
-            if message.sender.pid != self._own_pid:
+            if message.sender.pid != self._own_pid and message.sender.uid in self._trusted:
                 self._take_relayed(client, message)
         elif may_cross(message.key):
             self.status.exported += 1
@@ -255,7 +268,7 @@ class ChannelReader:
         note = self._notes.pop(client, None)
         if note is None or not may_cross(message.key):
             return
-        with suppress(msgspec.DecodeError):  # anybody may call itself a bridge
+        with suppress(msgspec.DecodeError, RecursionError):  # nothing checks what a client writes
             told = _decode_note(note)
             claim = encode_claim(Claim(told.host, told.uid, told.program))
             envelope = Envelope(told.epoch, told.number, str(client), claim)

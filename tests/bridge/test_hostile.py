@@ -1,0 +1,68 @@
+"""Hostile clients of the local bus and of NATS: the bridge goes on, and believes none of them."""
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.bridge.test_live import joined
+from tests.support.bridges import needs_nats, send
+from tests.support.users import STRANGER, directory_for_everybody, effective_user, needs_root
+
+pytestmark = needs_nats
+
+NOTE = {
+    "key": "lamps/1",
+    "origin": "c",
+    "epoch": "ab",
+    "number": 1,
+    "host": "h",
+    "uid": 0,
+    "program": "p",
+}
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        b'{"a":' * 10_000,
+        json.dumps(NOTE | {"number": -1}).encode(),
+        json.dumps(NOTE | {"origin": "c x"}).encode(),
+    ],
+    ids=["deep", "negative", "origin"],
+)
+def test_a_note_that_no_bridge_writes_is_dropped_with_its_message(
+    tmp_path: Path, note: bytes
+) -> None:
+    with joined(tmp_path) as pair, pair.b.connect() as there, pair.a.connect() as here:
+        send(there, b"SUB lamps/")
+        with pair.a.connect() as liar:
+            liar.send(b"CMSG !/join\0bridge:liar")
+            assert liar.receive() == b"CMSG !/join\0bridge:liar"
+            send(liar, b"MSG bridge/from/lamps\0" + note, b"MSG lamps/1\0forged")
+        send(here, b"MSG lamps/2\0true")
+        assert there.receive() == b"MSG lamps/2\0true"
+        assert pair.bridge_a.status()["origins"][0]["origin"] == "b"
+
+
+@needs_root
+def test_the_notes_of_other_users_are_not_believed() -> None:
+    with ExitStack() as stack:
+        directory = stack.enter_context(directory_for_everybody())
+        pair = stack.enter_context(joined(directory))
+        (directory / "a").chmod(0o711)
+        Path(pair.a.address).chmod(0o666)
+        here, there = (stack.enter_context(bus.connect()) for bus in (pair.a, pair.b))
+        send(here, b"SUB lamps/", b"CMSG echo/off")
+        with effective_user(STRANGER):
+            liar = stack.enter_context(pair.a.connect())
+        liar.send(b"CMSG !/join\0bridge")
+        assert liar.receive() == b"CMSG !/join\0bridge"
+        note = json.dumps(NOTE | {"origin": "b", "number": 2**40}).encode()
+        send(liar, b"MSG bridge/from/lamps\0" + note, b"MSG lamps/1\0forged")
+        assert here.receive() == b"MSG lamps/1\0forged"
+        send(there, b"SUB lamps/", b"CMSG echo/off", b"MSG lamps/1\0true")
+        assert here.receive() == b"MSG lamps/1\0true"
+        send(here, b"MSG lamps/2\0too")
+        assert there.receive() == b"MSG lamps/2\0too"
