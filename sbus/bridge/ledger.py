@@ -96,11 +96,13 @@ class Ledger(Generic[T]):
         return self._settle()
 
     def expire(self, now: float) -> list[T | Gap]:
-        """Give up the ways that are silent."""
+        """Give up the ways that are silent. Without a way, nothing that is missing will come."""
         silent = [way for way, heard in self.ways.items() if now - heard > WAY_SECONDS]
         for way in silent:
             del self.ways[way], self._marks[way]
-        return self._settle() if silent and self.ways else []
+        if not silent:
+            return []
+        return self._settle() if self.ways else self.give_up()
 
     def give_up(self) -> list[T | Gap]:
         """Deliver what waits: nothing before it will come."""

@@ -101,6 +101,13 @@ def test_does_not_wait_for_a_silent_way() -> None:
     assert ledger.expire(later) == [Gap(1, 1), "y"]
 
 
+def test_once_all_links_are_silent_nothing_waits_any_more() -> None:
+    ledger: Ledger[str] = Ledger(E1)
+    ledger.heartbeat("b", E1, 0, NOW)
+    assert ledger.feed("a", E1, 2, "last", NOW) == []
+    assert ledger.expire(NOW + WAY_SECONDS + 1) == [Gap(1, 1), "last"]
+
+
 def test_a_link_that_comes_back_neither_repeats_nor_hides() -> None:
     ledger: Ledger[str] = Ledger(E1)
     ledger.feed("a", E1, 1, "x", NOW)
