@@ -2,6 +2,8 @@
 itself."""
 
 import asyncio
+import fcntl
+import os
 import signal
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -19,7 +21,7 @@ from sbus.bridge.own_keys import STATUS_KEY
 from sbus.bridge.status import BridgeStatus, DurableStatus, OriginStatus
 from sbus.bridge.uplink import Uplink
 from sbus.client.asynchronous import connect
-from sbus.errors import reason_of
+from sbus.errors import ConfigurationError, reason_of
 from sbus.unix.notify import Notifier
 from sbus.version import __version__
 
@@ -29,10 +31,11 @@ REPORTED_MAX = 1_000
 
 
 class Bridge:
-    """One bridge; `report` gets lines for people."""
+    """One bridge; `report` gets lines for people. Raises OSError, ConfigurationError."""
 
     def __init__(self, plan: Configuration, report: Callable[[str], None]) -> None:
         self.plan = plan
+        self._lock = _lock(plan.state) if plan.state else None
         self._report_line = report
         self._reported: set[str] = set()
         self.publisher = LocalPublisher(plan.channels, self.report)
@@ -177,3 +180,13 @@ class Bridge:
         ):
             async for request in requests:
                 await request.reply(msgspec.json.encode(self.status()))
+
+
+def _lock(state: str) -> int:
+    """Hold this directory while the process lives."""
+    fd = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise ConfigurationError(f"bridge.state: another bridge uses {state}") from error
+    return fd

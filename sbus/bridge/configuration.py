@@ -9,14 +9,16 @@ import re
 import socket
 from hashlib import sha256
 from typing import Annotated, Any, Final, Literal, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
 
 from sbus.bridge.envelope import ORIGIN
+from sbus.bridge.own_keys import may_cross
 from sbus.errors import ClientFault, ConfigurationError
 from sbus.limits import Limits
-from sbus.protocol.keys import SLASH, check_pattern, is_reserved, parse_pattern
+from sbus.protocol.keys import SLASH, check_pattern, parse_pattern
 from sbus.toml_file import parse_toml, read_regular
 from sbus.unix.machine_id import machine_id
 from sbus.validation import explain, printable
@@ -26,14 +28,14 @@ _PREFIX: Final = re.compile(r"[0-9A-Za-z_-]{1,64}(\.[0-9A-Za-z_-]{1,64}){0,7}")
 _MIB: Final = 1024 * 1024
 
 Names = list[str]
-Positive = Annotated[int, Meta(ge=1)]
+Positive = Annotated[int, Meta(ge=1, le=2**50)]
 T = TypeVar("T")
 
 
 class Durable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How much of a channel JetStream keeps, and for how long."""
 
-    hours_max: Annotated[float, Meta(gt=0)] = 24.0
+    hours_max: Annotated[float, Meta(gt=0, le=1_000_000)] = 24.0
     bytes_max: Positive = 1024 * _MIB
     replicas: Annotated[int, Meta(ge=1, le=5)] = 1
 
@@ -170,8 +172,10 @@ def parse_configuration(data: bytes, address: str, directory: str = "") -> Confi
 def _check_channel(place: str, channel: Channel, whole: Configuration) -> None:
     for number, pattern in enumerate(channel.encoded_patterns):
         where = f"{place}.patterns[{number}]"
-        if is_reserved(pattern, SLASH):
-            raise ConfigurationError(f"{where}: reserved keys and secret messages never cross")
+        if not may_cross(pattern):
+            raise ConfigurationError(
+                f"{where}: reserved keys, secret messages, and keys below bridge/ never cross"
+            )
         try:
             check_pattern(pattern, SLASH, Limits())
         except ClientFault as fault:
@@ -186,6 +190,8 @@ def _check_link(place: str, link: Link, whole: Configuration) -> None:
     if bool(link.servers) == bool(link.uplink):
         raise ConfigurationError(f"{place}: either servers, or uplink")
     for what, names in (("export", link.exports), ("import", link.imports)):
+        if len(set(names)) < len(names):
+            raise ConfigurationError(f"{place}.{what}: names a channel twice")
         for name in names:
             if name not in whole.channels:
                 raise ConfigurationError(
@@ -198,7 +204,7 @@ def _check_link(place: str, link: Link, whole: Configuration) -> None:
     if not _PREFIX.fullmatch(link.prefix):
         raise ConfigurationError(f"{place}.prefix: words of letters, digits, - and _, with dots")
     for url in link.servers:
-        if not url.startswith(("nats://", "tls://")):
+        if not _is_url(url):
             raise ConfigurationError(f"{place}.servers: {printable(repr(url))} is no nats:// URL")
     if bool(link.certificate) != bool(link.key):
         raise ConfigurationError(f"{place}: certificate and key belong together")
@@ -206,6 +212,14 @@ def _check_link(place: str, link: Link, whole: Configuration) -> None:
         file = getattr(link, name)
         if file and not os.access(file, os.R_OK):
             raise ConfigurationError(f"{place}.{name}: cannot read {printable(file)}")
+
+
+def _is_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("nats", "tls") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _in(directory: str, link: Link) -> Link:

@@ -37,7 +37,10 @@ class Progress:
         self._places: dict[tuple[str, str], int] = {}
         for place in range(_NUMBER.size, len(self._map), _RECORD.size):
             if self._map[place]:
-                origin, epoch, _ = self._record(place)
+                try:
+                    origin, epoch, _ = self._record(place)
+                except UnicodeDecodeError as error:
+                    raise ConfigurationError(f"{self._path} is no file of a bridge") from error
                 self._places[origin, epoch] = place
 
     @property

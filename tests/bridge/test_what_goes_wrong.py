@@ -101,6 +101,34 @@ def make_certificate(directory: Path, name: str) -> None:
     subprocess.run(["openssl", *words.split()], cwd=directory, check=True, capture_output=True)
 
 
+@pytest.mark.parametrize("field", ["nkey", "credentials", "ca", "certificate"])
+def test_a_file_that_is_none_of_its_kind(tmp_path: Path, field: str) -> None:
+    (tmp_path / "junk").write_text("junk\n")
+    more = f'{field} = "{tmp_path}/junk"'
+    if field == "certificate":
+        more += f'\nkey = "{tmp_path}/junk"'
+    with nats_server(tmp_path) as server, bridge_at(tmp_path, server.url, more=more) as bridge:
+        wait_for(bridge, "link office is")
+        assert bridge.process.poll() is None
+
+
+def test_two_bridges_with_one_state_directory(tmp_path: Path) -> None:
+    state = f'[bridge]\nstate = "{tmp_path}"'
+    text = CONFIG.replace("[bridge]", state).format(url="nats://127.0.0.1:1", origin="a", more="")
+    place = tmp_path / "other"
+    place.mkdir()
+    with (
+        running_bus(tmp_path) as bus,
+        running_bus(place) as other,
+        running_bridge(bus, tmp_path, text) as bridge,
+    ):
+        bridge.status()
+        (place / "bridge.toml").write_text(text)
+        done = other.sbusctl("bridge", "--config", str(place / "bridge.toml"))
+        assert done.returncode == 1
+        assert done.stderr.decode() == f"sbusctl: bridge.state: another bridge uses {tmp_path}\n"
+
+
 def test_two_buses_with_one_origin(tmp_path: Path) -> None:
     with (
         nats_server(tmp_path) as server,

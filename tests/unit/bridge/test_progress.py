@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from sbus.bridge.ledger import Gap
 from sbus.bridge.progress import RECORDS_MAX, Progress
+from sbus.errors import ConfigurationError
 
 
 def test_the_next_process_goes_on_where_the_last_one_was(tmp_path: Path) -> None:
@@ -36,3 +39,10 @@ def test_forgets_the_epochs_of_the_past_before_it_is_full(tmp_path: Path) -> Non
     again.note("a", "ffffffff", 1)
     again.note("b", "00", 1)
     assert again.ledgers()["a"].epoch == "ffffffff"
+
+
+def test_refuses_a_file_of_something_else(tmp_path: Path) -> None:
+    path = tmp_path / "lamps.progress"
+    path.write_bytes(b"\xff" * 1_000)
+    with pytest.raises(ConfigurationError, match=r"lamps.progress is no file of a bridge"):
+        Progress(path)
