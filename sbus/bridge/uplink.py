@@ -17,6 +17,7 @@ import msgspec
 from sbus.bridge.configuration import Link
 from sbus.bridge.envelope import Crossing, Envelope
 from sbus.bridge.exchange import Exchange, Numbers
+from sbus.bridge.ledger import Gap
 from sbus.bridge.local_bus import NAME, ChannelReader, LocalPublisher, publishing
 from sbus.bridge.status import LinkStatus
 from sbus.errors import BusError, ConfigurationError, reason_of
@@ -47,6 +48,8 @@ class Uplink:
         self._origin = f"{exchange.plan.origin[:31]}-{name}"
         """What is published there has these numbers, which only this bridge gives."""
         self._numbers = {channel: Numbers() for channel in plan.imports}
+        self._next: dict[tuple[str, str], tuple[str, int]] = {}
+        """By channel and origin, of what is sent: the epoch, and the number that comes next."""
         channels = {
             channel: msgspec.structs.replace(exchange.plan.channels[channel], claims=True)
             for channel in {*plan.exports, *plan.imports}
@@ -71,14 +74,33 @@ class Uplink:
     def send(self, crossing: Crossing) -> None:
         """Publish it there, unless too much waits already."""
         channel, envelope = crossing.channel, crossing.envelope
-        if self._publisher.waiting_bytes > self.plan.buffer_bytes_max:
+        if self._is_full:
             self._status.give_up(channel)
             return
+        self._tell_missing(channel, crossing.origin, envelope.epoch, envelope.number - 1)
+        self._next[channel, crossing.origin] = (envelope.epoch, envelope.number + 1)
         self._publisher.deliver(channel, crossing.origin, envelope.epoch, crossing)
         self._status.sent += 1
 
     def beat(self, channel: str, origin: str, envelope: Envelope) -> None:
-        """The other bus tells of losses itself."""
+        """Tell there what is missing at the end."""
+        if not self._is_full:
+            self._tell_missing(channel, origin, envelope.epoch, envelope.number)
+
+    @property
+    def _is_full(self) -> bool:
+        return self._publisher.waiting_bytes > self.plan.buffer_bytes_max
+
+    def _tell_missing(self, channel: str, origin: str, epoch: str, last: int) -> None:
+        """Tell there what was not sent, up to this number."""
+        known, expected = self._next.get((channel, origin), (epoch, last + 1))
+        if known != epoch:
+            self._publisher.deliver(channel, origin, epoch, Gap(expected, None))
+            expected = 1
+        if last >= expected:
+            gap = Gap(expected, last + 1 - expected)
+            self._publisher.deliver(channel, origin, epoch, gap)
+        self._next[channel, origin] = (epoch, max(expected, last + 1))
 
     # -- what is published there ---------------------------------------------------------------
     def export(self, channel: str, message: Message) -> None:
@@ -90,6 +112,12 @@ class Uplink:
 
     def export_gap(self, channel: str, count: int | None) -> None:
         self._numbers[channel].skip(count)
+        self._tell_last(channel)
+
+    def _tell_last(self, channel: str) -> None:
+        numbers, now = self._numbers[channel], asyncio.get_running_loop().time()
+        beat = Envelope(numbers.epoch, numbers.last, self._origin)
+        self._exchange.beaten(self, channel, self._origin, beat, now)
 
     def relay(self, crossing: Crossing) -> None:
         self._status.received += 1
@@ -114,6 +142,9 @@ class Uplink:
             bus = await stack.enter_async_context(publishing(address, name))
             self._status.sessions += 1
             self._status.state = "up"
+            for channel, numbers in self._numbers.items():
+                numbers.begin()
+                self._tell_last(channel)
             self._report(f"{self.name} up {self._status.sessions}", f"link {self.name} is up")
             tasks.create_task(self._publisher.run(bus))
             tasks.create_task(self._publisher.watch(bus))

@@ -1,5 +1,7 @@
 """Buses of one host, joined without NATS: two of them, and a ring."""
 
+import json
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,6 +18,7 @@ claims = true
 uplink = "{address}"
 export = ["lamps"]
 import = ["lamps"]
+buffer_bytes_max = 20000
 """
 
 
@@ -68,6 +71,24 @@ def test_messages_go_along_a_chain_and_come_once(tmp_path: Path) -> None:
                     assert client.receive() == message
         for client in found.values():
             client.receive_nothing()
+
+
+def test_what_does_not_fit_is_told_where_it_is_missing_also_at_the_end(tmp_path: Path) -> None:
+    with joined(tmp_path, {"a": "b"}) as (buses, (bridge,)), clients(buses) as found:
+        send(found["b"], b"SUB bridge/lost/lamps")
+        bridge.process.send_signal(signal.SIGSTOP)
+        send(found["a"], *[b"MSG lamps/1\0on"] * 250)
+        bridge.process.send_signal(signal.SIGCONT)
+        received = missing = 0
+        while received + missing < 250:
+            packet = found["b"].receive()
+            if packet == b"MSG lamps/1\0on":
+                received += 1
+            else:
+                gap = json.loads(packet.removeprefix(b"MSG bridge/lost/lamps\0"))
+                assert gap["first"] == received + missing + 1
+                missing += gap["count"]
+        assert missing == bridge.status()["links"][0]["given_up"]["lamps"] > 0
 
 
 def test_nothing_goes_round_a_ring(tmp_path: Path) -> None:
