@@ -86,7 +86,7 @@ class Exchange:
         self._own_epochs: deque[str] = deque(maxlen=RETIRED_MAX)
         """Earlier ones."""
         self._scripts = ScriptNames()
-        self._claims: dict[int, str] = {}
+        self._claims: dict[tuple[int, int, int], str] = {}
 
     # -- from the local bus --------------------------------------------------------------------
     def export(self, channel: str, message: Message) -> None:
@@ -112,7 +112,8 @@ class Exchange:
     def claim_of(self, message: Message) -> str:
         sender = message.sender
         assert sender is not None
-        claim = self._claims.get(sender.client)
+        who = (sender.client, sender.pid, sender.uid)  # another bus counts its clients, too
+        claim = self._claims.get(who)
         if claim is None:
             if len(self._claims) >= ORIGINS_MAX:
                 self._claims.clear()
@@ -120,7 +121,7 @@ class Exchange:
             shown = self._scripts.name(sender.client, sender.pid, program) or program
             text = shown.decode(errors="backslashreplace")
             claim = encode_claim(Claim(self.plan.host, sender.uid, text))
-            self._claims[sender.client] = claim
+            self._claims[who] = claim
         return claim
 
     # -- from a link ---------------------------------------------------------------------------

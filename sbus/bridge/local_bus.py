@@ -279,8 +279,10 @@ class ChannelReader:
     async def _note_gap(self, bus: Connection[Any], gap: Lost) -> None:
         self.status.lost_locally += gap.count or 0
         self._sink.export_gap(self._name, gap.count)
-        if gap.count is None or isinstance(gap, Reconnected):
-            await self._find_bridges(bus)
+        if isinstance(gap, Reconnected):  # the new bus counts its clients anew
+            self._bridges.clear()
+            self._notes.clear()
+        await self._find_bridges(bus)
 
     async def _find_bridges(self, bus: Connection[Any]) -> None:
         with suppress(BusError):

@@ -1,6 +1,7 @@
 """The local bus is killed and started again: its bridge goes on, and what is missing is told."""
 
 import json
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
@@ -9,7 +10,7 @@ from pathlib import Path
 import sbus
 from sbus.client.blocking import Connection
 from tests.support.accounts import PATTERNS
-from tests.support.bridges import nats_server, needs_nats, running_bridge
+from tests.support.bridges import nats_server, needs_nats, running_bridge, send
 from tests.support.bus import Bus, kill_tree, running_bus
 
 pytestmark = needs_nats
@@ -109,3 +110,29 @@ def test_of_the_importer_loses_nothing_that_is_durable(tmp_path: Path) -> None:
             while last != b"201":
                 last = bus.receive(timeout_seconds=20).payload
         assert scene.bridges["b"].status()["origins"][0]["counts"]["missing"] == 0
+
+
+def test_a_client_with_the_number_of_a_bridge_of_the_bus_before_is_exported(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        scene = Scene(tmp_path, stack, "")
+        bridge = scene.bridges["a"]
+        bridge.process.send_signal(signal.SIGSTOP)
+        scene.kill("a")
+        scene.start("a")
+        clients = [stack.enter_context(scene.buses["a"].connect()) for _ in range(10)]
+        for client in clients:
+            send(client)
+        bridge.process.send_signal(signal.SIGCONT)
+        with scene.subscribed() as bus:
+            key = b""
+            while key != b"bridge/lost/all":  # the bridge has connected again
+                send(clients[0], b"MSG all/ready\0")
+                with suppress(TimeoutError):
+                    key = bus.receive(timeout_seconds=0.2).key
+            for client in clients:
+                send(client, b"MSG all/a\0")
+            send(clients[0], b"MSG all/end\0")
+            keys: list[bytes] = []
+            while keys[-1:] != [b"all/end"]:
+                keys.append(bus.receive(timeout_seconds=20).key)
+        assert keys.count(b"all/a") == len(clients)
