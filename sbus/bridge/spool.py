@@ -4,8 +4,9 @@
     position   8 bytes, mapped into memory: where the first record that is not acknowledged begins
 
 What was appended survives the death of the bridge at any instruction, but not a power failure, as
-nothing is synced to the disk. When all is acknowledged, the file is emptied: the position first, so
-that a death in between has records sent twice, and none forgotten.
+nothing is synced to the disk. When most is acknowledged, the rest moves to the beginning: the
+position last but one, then the size, so that a death in between has records sent twice, and none
+forgotten.
 """
 
 import errno
@@ -56,12 +57,16 @@ class Spool:
 
     def release(self, end: int) -> None:
         """All records before this are acknowledged."""
-        if end < self._size:
+        rest = self._size - end
+        if rest and end < max(rest, _READ_BYTES):
             self._move(end)
             return
+        at = 0
+        while at < rest:
+            at += os.copy_file_range(self._fd, self._fd, rest - at, end + at, at)
         self._move(0)
-        os.ftruncate(self._fd, 0)
-        self._size = 0
+        os.ftruncate(self._fd, rest)
+        self._size = rest
 
     def close(self) -> None:
         os.close(self._fd)
@@ -100,7 +105,7 @@ def map_file(path: Path, size: int) -> mmap.mmap:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if os.fstat(fd).st_size < size:
-            os.ftruncate(fd, size)
+            os.posix_fallocate(fd, 0, size)  # a store in a hole, on a full disk, ends the process
         return mmap.mmap(fd, size)
     finally:
         os.close(fd)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sbus.bridge.spool import Spool
+from sbus.bridge.spool import Spool, map_file
 
 records = st.binary(max_size=40)
 steps = st.lists(
@@ -76,3 +76,20 @@ def test_a_full_disk_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     spool.append([b"c"])
     assert spool.first(9)[0] == [b"a", b"c"]
     spool.close()
+
+
+def test_stays_small_while_it_is_never_empty(tmp_path: Path) -> None:
+    path = tmp_path / "lamps.spool"
+    spool = Spool(path)
+    spool.append([b"0" * 100_000])
+    for number in range(1, 100):
+        spool.append([b"%d" % number * 50_000])
+        spool.release(spool.first(1)[1])
+        assert path.stat().st_size < 3_000_000
+    spool.close()
+    assert Spool(path).first(2)[0] == [b"99" * 50_000]
+
+
+def test_a_mapped_file_has_its_place_on_the_disk(tmp_path: Path) -> None:
+    map_file(tmp_path / "x", 100_000)
+    assert (tmp_path / "x").stat().st_blocks * 512 >= 100_000
