@@ -26,6 +26,7 @@ from sbus.unix.notify import Notifier
 from sbus.version import __version__
 
 BEAT_SECONDS = 1.0
+_CANCEL_SECONDS = 1.0
 REPORTED_MAX = 1_000
 """What was reported, and is not reported again."""
 
@@ -114,22 +115,22 @@ class Bridge:
                     imported.bus = await stack.enter_async_context(
                         publishing(self.plan.address, f"{NAME}:{name}")
                     )
-                running = [
-                    tasks.create_task(self.publisher.run(bus)),
-                    tasks.create_task(self.publisher.watch(bus)),
-                    tasks.create_task(self._answer()),
-                    tasks.create_task(self._beat(notifier)),
+                work = [
+                    self.publisher.run(bus),
+                    self.publisher.watch(bus),
+                    self._answer(),
+                    self._beat(notifier),
+                    *(it.run(self.plan.address, self._wait_room) for it in self.readers.values()),
+                    *(link.run() for link in self.links),
                 ]
-                for reader in self.readers.values():
-                    running.append(
-                        tasks.create_task(reader.run(self.plan.address, self._wait_room))
-                    )
-                running += [tasks.create_task(link.run()) for link in self.links]
+                running = {tasks.create_task(it) for it in work}
                 notifier.ready(str(self.plan))
                 await stop.wait()
                 notifier.stopping("stopping")
-                for task in running:
-                    task.cancel()
+                while running:  # the NATS client swallows cancellations now and then
+                    for task in running:
+                        task.cancel()
+                    _, running = await asyncio.wait(running, timeout=_CANCEL_SECONDS)
         except BaseExceptionGroup as group:
             raise reason_of(group) from group
 
@@ -149,6 +150,8 @@ class Bridge:
         clock = asyncio.get_running_loop().time
         while True:
             self.exchange.tick(clock())
+            for traffic in (*(link.status for link in self.links), *self.durable.values()):
+                traffic.end_second()
             if notifier.watchdog_seconds is not None:
                 notifier.alive()
             await asyncio.sleep(BEAT_SECONDS)
@@ -166,7 +169,9 @@ class Bridge:
             links=[link.status for link in self.links],
             durable=list(self.durable.values()),
             origins=[
-                OriginStatus(name, origin, it.held, list(map(" ".join, it.ways)), it.counts)
+                OriginStatus(
+                    name, origin, it.held, it.behind, list(map(" ".join, it.ways)), it.counts
+                )
                 for name, origins in ledgers.items()
                 for origin, it in origins.items()
             ],
