@@ -6,7 +6,7 @@ from contextlib import suppress
 import click
 
 from sbus.cli.sbusctl.shared_options import SelectedBus, complete_users, json_option, verb
-from sbus.errors import NobodyListens
+from sbus.errors import AddressError, NobodyListens
 
 
 @verb(
@@ -90,7 +90,7 @@ def _show_crossing(selected: SelectedBus, key: bytes) -> None:
     from sbus.cli.terminal.screen import Screen
     from sbus.cli.views.bridges_view import crossing_lines
 
-    with suppress(NobodyListens):
+    with suppress(NobodyListens, AddressError):  # the admin socket may be that of another address
         status = ask_bridge(selected)
         screen = Screen()
         screen.show(crossing_lines(status, key, screen.width))
