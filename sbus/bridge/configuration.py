@@ -7,6 +7,7 @@ of NATS servers, or to another bus of this host.
 import os
 import re
 import socket
+from functools import lru_cache
 from hashlib import sha256
 from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit
@@ -19,6 +20,7 @@ from sbus.bridge.own_keys import may_cross
 from sbus.errors import ClientFault, ConfigurationError
 from sbus.limits import Limits
 from sbus.protocol.keys import SLASH, check_pattern, parse_pattern
+from sbus.protocol.pattern_matching import compile_patterns
 from sbus.toml_file import parse_toml, read_regular
 from sbus.unix.machine_id import machine_id
 from sbus.validation import explain, printable
@@ -54,6 +56,15 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def encoded_patterns(self) -> list[bytes]:
         return [os.fsencode(pattern) for pattern in self.patterns]
+
+    def pattern_of(self, key: bytes) -> str:
+        """The first of the patterns that this key matches."""
+        return _pattern_of(tuple(self.patterns), key)
+
+
+@lru_cache(4_096)
+def _pattern_of(patterns: tuple[str, ...], key: bytes) -> str:
+    return next(it for it in patterns if compile_patterns([os.fsencode(it)], SLASH)(key))
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -96,6 +96,7 @@ class DurableExport:
         self.exports = frozenset((channel,))
         self._channel = channel
         self._limits = limits
+        self._pattern_of = plan.channels[channel].pattern_of
         self._prefix = prefix
         self._origin = plan.origin
         self._spool = Spool(Path(plan.state) / f"{channel}.spool")
@@ -108,7 +109,7 @@ class DurableExport:
     def send(self, crossing: Crossing) -> None:
         """Put this into the spool, unless that is full."""
         if self._spool.waiting_bytes > self._limits.bytes_max:
-            self.status.given_up += 1
+            self.status.give_up(self._pattern_of(crossing.key))
             return
         envelope = crossing.envelope
         record = Record(
@@ -117,7 +118,7 @@ class DurableExport:
         try:
             self._spool.append([_encoder.encode(record)])
         except OSError as error:
-            self.status.given_up += 1
+            self.status.give_up(self._pattern_of(crossing.key))
             self._report(f"{self.name} {error}", f"{self.name} is given up: {error}")
             return
         self.status.spool_bytes = self._spool.waiting_bytes
@@ -164,10 +165,13 @@ class DurableExport:
     async def _send(self, js: JetStreamContext, records: list[Record]) -> None:
         """Returns once the stream has all of them; one run of numbers after the other, so each
         message tells that everything before its run was acknowledged, or will never be sent."""
-        fitting = [record for record in records if self._fits(record)]
-        if len(fitting) < len(records):
-            self.status.given_up += len(records) - len(fitting)
-            self._report(f"{self.name} size", f"{self.name}: a message is too large for NATS")
+        fitting = []
+        for record in records:
+            if self._fits(record):
+                fitting.append(record)
+            else:
+                self.status.give_up(self._pattern_of(record.key))
+                self._report(f"{self.name} size", f"{self.name}: a message is too large for NATS")
         for run in _runs(fitting):
             acked = str(run[0].number - 1)
             acks = [await self._send_one(js, record, acked) for record in run]
@@ -344,7 +348,9 @@ class DurableImport(StreamReader):
                 if epoch:
                     self.progress.note(origin, epoch, last)
             raise
-        self.progress.next_in_stream = self.first_held(batch[-1].metadata.sequence.stream + 1)
+        newest = batch[-1].metadata
+        self.status.behind = newest.num_pending
+        self.progress.next_in_stream = self.first_held(newest.sequence.stream + 1)
 
     async def _take(self, msg: Msg) -> None:
         origin, items = self.feed(msg)

@@ -21,15 +21,18 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[tuple[str, bytes, bytes]]).decode
 
 
-def first_frame(queue: deque[Crossing | Heartbeat]) -> list[Crossing]:
-    """The first of these that can be one, at least one message; nothing before a heartbeat."""
+def first_frame(
+    queue: deque[Crossing | Heartbeat], bytes_max: int = FRAME_BYTES_MAX
+) -> list[Crossing]:
+    """The first of these that can be one of about so many bytes, at least one message; nothing
+    before a heartbeat."""
     frame: list[Crossing] = []
     size_bytes = 0
     for item in islice(queue, FRAME_MAX if len(queue) >= FRAME_MIN else 1):
         if not isinstance(item, Crossing) or (frame and not _follows(item, frame[-1])):
             break
-        size_bytes += len(item.key) + len(item.payload)
-        if frame and size_bytes > FRAME_BYTES_MAX:
+        size_bytes += len(item.key) + len(item.payload) + len(item.envelope.claim)
+        if frame and size_bytes > bytes_max:
             break
         frame.append(item)
     return frame if len(frame) >= FRAME_MIN else frame[:1]

@@ -64,6 +64,11 @@ class Ledger(Generic[T]):
         """How many messages wait for one before them."""
         return len(self._held)
 
+    @property
+    def behind(self) -> int:
+        """How many messages are not delivered yet that a way has told of."""
+        return max(0, *self._marks.values(), self.next - 1) + 1 - self.next
+
     def feed(
         self, way: Any, epoch: str, number: int, item: T, now: float, passed: int | None = None
     ) -> list[T | Gap]:

@@ -37,7 +37,7 @@ from sbus.bridge.envelope import (
     encode_envelope,
 )
 from sbus.bridge.exchange import Exchange
-from sbus.bridge.frames import decode_frame, encode_frame, first_frame
+from sbus.bridge.frames import FRAME_BYTES_MAX, decode_frame, encode_frame, first_frame
 from sbus.bridge.status import LinkStatus
 from sbus.bridge.subjects import decode_key, encode_key
 from sbus.errors import BusError
@@ -111,9 +111,13 @@ class NatsLink:
         if crossing.channel not in self.status.wanted:
             return
         if self.status.waiting_bytes > self.plan.buffer_bytes_max:
-            self.status.give_up(crossing.channel)
+            self._give_up(crossing)
             return
         self._enqueue(crossing)
+
+    def _give_up(self, crossing: Crossing) -> None:
+        channel = self._exchange.plan.channels[crossing.channel]
+        self.status.give_up(channel.pattern_of(crossing.key))
 
     def beat(self, channel: str, origin: str, envelope: Envelope) -> None:
         """Send a heartbeat; while there is no connection, none."""
@@ -130,7 +134,7 @@ class NatsLink:
     async def _send_queue(self, nc: Client) -> None:
         while True:
             while self._queue:
-                frame = first_frame(self._queue)
+                frame = first_frame(self._queue, min(FRAME_BYTES_MAX, nc.max_payload // 2))
                 await self._send(nc, self._queue[0], frame)
                 for _ in range(len(frame) or 1):
                     self.status.waiting_bytes -= _size_bytes(self._queue.popleft())
@@ -152,7 +156,7 @@ class NatsLink:
         if len(frame) > 1 or len(subject) > CONTROL_LINE_BYTES:
             subject, payload = top, encode_frame(frame)
         if len(payload) + len(headers[HEADER]) + 64 > nc.max_payload:
-            self.status.give_up(first.channel)
+            self._give_up(first)
             return
         await nc.publish(subject, payload, "", headers)
         self.status.sent += len(frame)

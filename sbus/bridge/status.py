@@ -28,12 +28,38 @@ class OriginStatus(msgspec.Struct, frozen=True):
     channel: str
     origin: str
     held: int
+    behind: int
+    """Messages that a way has told of, and that are not delivered yet."""
     ways: list[str]
     """Link and bridge, of each that is heard."""
     counts: LedgerCounts
 
 
-class LinkStatus(msgspec.Struct):
+class Traffic(msgspec.Struct, kw_only=True):
+    """The messages of a link, or of a durable channel."""
+
+    sent: int = 0
+    received: int = 0
+    sent_per_second: int = 0
+    received_per_second: int = 0
+    """Both in the last second."""
+    counted: tuple[int, int] = (0, 0)
+    """Sent and received, when that began."""
+    given_up: dict[str, int] = {}
+    """By pattern: messages for which there was no room, or that cannot be sent."""
+
+    def give_up(self, pattern: str) -> None:
+        """Count a message."""
+        self.given_up[pattern] = self.given_up.get(pattern, 0) + 1
+
+    def end_second(self) -> None:
+        """Keep the rates of the second that ends now."""
+        sent, received = self.counted
+        self.sent_per_second, self.received_per_second = self.sent - sent, self.received - received
+        self.counted = (self.sent, self.received)
+
+
+class LinkStatus(Traffic):
     """A link, which keeps this itself."""
 
     name: str
@@ -46,31 +72,22 @@ class LinkStatus(msgspec.Struct):
     """Whether what it imports would come now."""
     sessions: int = 0
     """How often it was connected."""
-    sent: int = 0
-    received: int = 0
     bad: int = 0
     """Messages that are none of a bridge's."""
-    given_up: dict[str, int] = {}
-    """By channel: messages for which there was no room, or that the other side cannot take."""
     waiting_bytes: int = 0
     peers: list[str] = []
     """Those that import, as `HOST (ORIGIN)`."""
     wanted: set[str] = set()
     """Channels that somebody imports."""
 
-    def give_up(self, channel: str) -> None:
-        """Count a message."""
-        self.given_up[channel] = self.given_up.get(channel, 0) + 1
 
-
-class DurableStatus(msgspec.Struct):
+class DurableStatus(Traffic):
     """A durable channel, whose exporter and importer keep this."""
 
     channel: str
     is_importing: bool = False
-    sent: int = 0
-    received: int = 0
-    given_up: int = 0
+    behind: int = 0
+    """Messages of the stream that are not received yet."""
     spool_bytes: int = 0
 
 

@@ -75,7 +75,8 @@ class Uplink:
         """Publish it there, unless too much waits already."""
         channel, envelope = crossing.channel, crossing.envelope
         if self._is_full:
-            self._status.give_up(channel)
+            plan = self._exchange.plan.channels[channel]
+            self._status.give_up(plan.pattern_of(crossing.key))
             return
         self._tell_missing(channel, crossing.origin, envelope.epoch, envelope.number - 1)
         self._next[channel, crossing.origin] = (envelope.epoch, envelope.number + 1)

@@ -110,7 +110,7 @@ def test_what_is_given_up_while_nats_is_away_is_told_where_it_is_missing(tmp_pat
         send(here, *[b"MSG lamps/1\0waits"] * 300)
         wait_until(lambda: pair.bridge_a.status()["channels"][0]["exported"] == 301)
         link = pair.bridge_a.status()["links"][0]
-        given_up = link["given_up"]["lamps"]
+        given_up = link["given_up"]["lamps/"]
         assert 0 < given_up < 300
         assert link["waiting_bytes"] < 21_000
         pair.server.start()

@@ -88,7 +88,7 @@ def test_what_does_not_fit_is_told_where_it_is_missing_also_at_the_end(tmp_path:
                 gap = json.loads(packet.removeprefix(b"MSG bridge/lost/lamps\0"))
                 assert gap["first"] == received + missing + 1
                 missing += gap["count"]
-        assert missing == bridge.status()["links"][0]["given_up"]["lamps"] > 0
+        assert missing == bridge.status()["links"][0]["given_up"]["lamps/"] > 0
 
 
 def test_nothing_goes_round_a_ring(tmp_path: Path) -> None:

@@ -26,9 +26,13 @@ def collect_bridge(status: BridgeStatus) -> Iterator[Metric]:
 
 
 def _given_up(status: BridgeStatus) -> Iterator[tuple[tuple[str, ...], int]]:
+    patterns = {channel.name: channel.patterns for channel in status.channels}
+    durable = {durable.channel: durable for durable in status.durable}
     for link in status.links:
         for channel in link.exports:
-            yield (link.name, channel), link.given_up.get(channel, 0)
+            for pattern in patterns[channel]:
+                given_up = durable.get(channel, link).given_up
+                yield (link.name, channel, pattern), given_up.get(pattern, 0)
 
 
 FAMILIES: tuple[tuple[tuple[str, ...], Items, Mapping[str, tuple[str, str]]], ...] = (
@@ -44,7 +48,7 @@ FAMILIES: tuple[tuple[tuple[str, ...], Items, Mapping[str, tuple[str, str]]], ..
         },
     ),
     (
-        ("link", "channel"),
+        ("link", "channel", "pattern"),
         _given_up,
         {"link_given_up_total": ("", "Messages without room, or that NATS cannot take.")},
     ),
