@@ -215,6 +215,8 @@ class StreamReader:
     """Reads the stream of one channel; what is derived from it says where the messages go."""
 
     batch_messages_max = _BATCH
+    reads_all = False
+    """Whether its first start reads what the stream has, not only what is sent from then on."""
 
     def __init__(
         self,
@@ -270,7 +272,7 @@ class StreamReader:
                 await asyncio.sleep(_STREAM_RETRY_SECONDS)
         reached = self.progress.next_in_stream
         if reached == 0:
-            self.progress.next_in_stream = state.last_seq + 1
+            self.progress.next_in_stream = 1 if self.reads_all else state.last_seq + 1
         elif reached > state.last_seq + 1:
             self.report(f"{name} anew", f"stream {name} was made anew: read from its beginning")
             self.progress.next_in_stream = 1
@@ -289,7 +291,8 @@ class StreamReader:
         origin, envelope = crossing.origin, crossing.envelope
         ledger = self.ledgers.get(origin)
         if ledger is None:
-            ledger = self.ledgers[origin] = Ledger()
+            ledger = Ledger(envelope.epoch, acked) if self.reads_all else Ledger()
+            self.ledgers[origin] = ledger
         stored = Stored(crossing, msg.metadata.sequence.stream)
         now = asyncio.get_running_loop().time()
         given = ledger.feed(("stream",), envelope.epoch, envelope.number, stored, now, acked)
@@ -309,7 +312,7 @@ class StreamReader:
             if key is None or not ORIGIN.fullmatch(origin):
                 raise EnvelopeError(f"its subject is that of no key: {msg.subject[:80]!r}")
             envelope = decode_envelope(headers.get(HEADER, ""))
-            acked = int(headers.get(ACKED, "0")[:19])
+            acked = max(0, min(int(headers.get(ACKED, "0")[:19]), envelope.number - 1))
         except (EnvelopeError, ValueError) as error:
             self.report(msg.subject[:80], f"a message of {msg.subject[:80]} is refused: {error}")
             return None

@@ -25,7 +25,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from sbus.bridge.configuration import Link
-from sbus.bridge.durable import CONTROL_LINE_BYTES, DurableExport, DurableImport
+from sbus.bridge.durable import CONTROL_LINE_BYTES, DurableExport, StreamReader
 from sbus.bridge.envelope import (
     HEADER,
     ORIGIN,
@@ -87,7 +87,7 @@ class NatsLink:
         channels = exchange.plan.channels
         self.exports = frozenset(it for it in plan.exports if not channels[it].durable)
         self.imports = frozenset(it for it in plan.imports if not channels[it].durable)
-        self.durable: list[DurableExport | DurableImport] = []
+        self.durable: list[DurableExport | StreamReader] = []
         self.status = LinkStatus(name, plan.exports, plan.imports, plan.prefix)
         self.import_room = asyncio.Event()
         """Set while more may be delivered."""
@@ -318,7 +318,7 @@ class NatsLink:
             await _close(nc)
         raise nats.errors.Error(_reason(errors) if errors else "the server has closed it")
 
-    async def _keep_on(self, channel: DurableExport | DurableImport, nc: Client) -> None:
+    async def _keep_on(self, channel: DurableExport | StreamReader, nc: Client) -> None:
         """Whatever goes wrong with a durable channel, try again. (A call of the NATS client that is
         cancelled when its connection has been closed may raise that instead.)"""
         while not nc.is_closed:

@@ -6,6 +6,7 @@ The recorder is imported when it runs, because it needs the packages of the extr
 import functools
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -27,7 +28,8 @@ _setting = functools.partial(click.option, show_default=True)
 Examples:
   sbusctl record /var/lib/sbus/recording
   sbusctl record --retain-days 30 --probe ~/recording
-  sbusctl record --plain ~/lamps 'lamps/' 'doors/*/state'"""
+  sbusctl record --plain ~/lamps 'lamps/' 'doors/*/state'
+  sbusctl record --channel lamps /srv/lamps"""
 )
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
 @click.argument("patterns", type=os.fsencode, nargs=-1, metavar="[PATTERN]...")
@@ -38,6 +40,18 @@ Examples:
     "but a queue for bursts.",
 )
 @click.option("--probe", is_flag=True, help="Publish a message to itself each second, for latency.")
+@click.option(
+    "--channel",
+    metavar="NAME",
+    help="Record this durable channel of all hosts, from NATS, and not the bus.",
+)
+@_setting(
+    "--bridge",
+    type=click.Path(readable=False),
+    metavar="FILE",
+    default="/etc/sbus/bridge.toml",
+    help="The bridge's configuration, which has the channel.",
+)
 @_setting(
     "--flush-ms",
     type=click.FloatRange(min=1),
@@ -80,19 +94,17 @@ Examples:
 @click.pass_obj
 def record(
     selected: SelectedBus,
+    /,
     directory: Path,
     patterns: tuple[bytes, ...],
     plain: bool,
     probe: bool,
+    channel: str | None,
+    bridge: str,
     flush_ms: float,
     flush_messages: int,
-    roll_bytes: int,
-    roll_minutes: float,
-    retain_days: float | None,
-    retain_bytes: int | None,
-    table: str | None,
-    grace_hours: int,
     snapshot_seconds: float,
+    **keeping: Any,
 ) -> None:
     """Record the messages that match a PATTERN, or all, in DIR, until SIGTERM or Ctrl-C.
 
@@ -103,22 +115,21 @@ def record(
     Only you may read the files. With a umask that keeps all others out, such as 027, your group may
     read them as well.
     """
+    address = selected.address or default_address()
+    if channel is not None:
+        if patterns or plain or probe:
+            raise click.UsageError("--channel records all of it: no PATTERN, --plain, --probe")
+        _record_channel(channel, bridge, address, directory, keeping)
+        return
     with needs_packages({"pyarrow": "recorder", "numpy": "recorder"}):
         import trio
 
         from sbus.pipeline.recorder.recorder import Plan
         from sbus.pipeline.recorder.recorder import record as run
-        from sbus.pipeline.store.retention import Retention
         from sbus.pipeline.store.row_batches import RecorderIdentity
-        from sbus.pipeline.store.stored_file import absolute
-        from sbus.pipeline.store.writer import Rolling
 
-    keep_new_files_private()
-    address = selected.address or default_address()
     plan = Plan(
-        directory=directory.absolute(),
         identity=RecorderIdentity.here(address),
-        table=None if table is None else absolute(table),
         address=address,
         options=selected.link,
         patterns=patterns,
@@ -127,12 +138,55 @@ def record(
         flush_seconds=flush_ms / 1000,
         flush_rows=flush_messages,
         snapshot_seconds=snapshot_seconds,
-        rolling=Rolling(roll_bytes, roll_minutes * 60),
-        retention=Retention(
+        **_storage(directory, **keeping),
+    )
+    trio.run(run, plan, Notifier.of_environment(_report), _report)
+
+
+def _record_channel(
+    channel: str, bridge: str, address: str, directory: Path, keeping: dict[str, Any]
+) -> None:
+    extras = {"pyarrow": "recorder", "numpy": "recorder", "nats": "bridge", "nkeys": "bridge"}
+    with needs_packages(extras):
+        import trio
+
+        from sbus.bridge.configuration import read_configuration
+        from sbus.pipeline.recorder.channel_recorder import ChannelPlan, record_channel
+
+    plan = ChannelPlan(
+        channel=channel,
+        bridges=read_configuration(bridge, address),
+        **_storage(directory, **keeping),
+    )
+    trio.run(record_channel, plan, Notifier.of_environment(_report), _report)
+
+
+def _storage(
+    directory: Path,
+    *,
+    roll_bytes: int,
+    roll_minutes: float,
+    retain_days: float | None,
+    retain_bytes: int | None,
+    table: str | None,
+    grace_hours: int,
+) -> dict[str, Any]:
+    """What both plans have in common; new files are private from now on."""
+    from sbus.pipeline.store.retention import Retention
+    from sbus.pipeline.store.stored_file import absolute
+    from sbus.pipeline.store.writer import Rolling
+
+    keep_new_files_private()
+    return {
+        "directory": directory.absolute(),
+        "table": None if table is None else absolute(table),
+        "rolling": Rolling(roll_bytes, roll_minutes * 60),
+        "retention": Retention(
             seconds=None if retain_days is None else retain_days * _DAY_SECONDS,
             bytes=retain_bytes,
             grace_hours=grace_hours,
         ),
-    )
-    report = functools.partial(report_error, command="sbusctl")
-    trio.run(run, plan, Notifier.of_environment(report), report)
+    }
+
+
+_report = functools.partial(report_error, command="sbusctl")

@@ -158,8 +158,13 @@ async def write_out(
 
 async def write(table: TableWriter, batch: pa.RecordBatch, rolling: Rolling) -> None:
     """Commit a batch, in a thread. Raises RecordingStopped."""
+    await trio.to_thread.run_sync(write_now, table, batch, rolling)
+
+
+def write_now(table: TableWriter, batch: pa.RecordBatch, rolling: Rolling) -> None:
+    """Commit a batch. Raises RecordingStopped."""
     try:
-        await trio.to_thread.run_sync(table.append, batch, rolling)
+        table.append(batch, rolling)
     except OSError as error:
         advice = ""
         if error.errno in DISK_FULL:

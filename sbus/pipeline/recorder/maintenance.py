@@ -7,7 +7,7 @@ for want of room for example, is reported once and tried again.
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -26,12 +26,16 @@ _RETENTION_SECONDS = 3600.0
 _NICE = 10
 
 
-async def maintain(sealer: Sealer, retention: Retention, report: Callable[[str], None]) -> None:
-    """Seal, drop and delete what is due, until cancelled."""
-    maintenance = _Maintenance(sealer, retention)
+async def maintain(
+    sealers: Sequence[Sealer], retention: Retention, report: Callable[[str], None]
+) -> None:
+    """Seal, drop and delete what is due, until cancelled. More sealers may be added meanwhile."""
+    maintained: list[_Maintenance] = []
     reported = ""
     while True:
-        problems = await _run_in_thread(maintenance.run)
+        maintained += [_Maintenance(it, retention) for it in sealers[len(maintained) :]]
+        found = [await _run_in_thread(each.run) for each in maintained]
+        problems = "; ".join(dict.fromkeys(filter(None, found)))
         if problems and problems != reported:
             report(f"will be tried again: {problems}")
         reported = problems

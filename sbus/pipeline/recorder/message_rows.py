@@ -1,15 +1,18 @@
 """Rows of the table `messages`, a batch at a time, made column by column.
 
-Messages come as packets from a subscription, or with their publishers from the monitor's stream. A
-loss among them becomes a row of its own in its place.
+Messages come as packets from a subscription, with their publishers from the monitor's stream, or
+from other buses. A loss among them becomes a row of its own in its place.
 """
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from sbus.bridge.envelope import Crossing, decode_claim
+from sbus.bridge.ledger import Gap
 from sbus.client.message_joiner import MissedItems, MonitoredBatch
 from sbus.client.message_queue import Lost
 from sbus.pipeline.store.row_batches import Losses, message_batch
@@ -82,6 +85,52 @@ def of_monitored(
         columns[name] = pa.array(values, MESSAGES.field(name).type).take(of_item)
     stamps = [now_us if packet is None else round(packet.time * 1e6) for packet in packets]
     stamps_us = np.repeat(np.array(stamps, np.int64), counts)
+    return message_batch(first_offset, stamps_us, columns, losses)
+
+
+class Arrival(NamedTuple):
+    """A row of a message of another bus, or of a gap; what is unknown is as in a gap."""
+
+    epoch: str
+    number: int | None
+    stamp_us: int
+    gap: Gap | None = None
+    key: str = ""
+    value: bytes = b""
+    host: str = ""
+    uid: int | None = None
+    program: str | None = None
+
+
+def arrivals(items: Sequence[Crossing | Gap], epoch: str, stamp_us: int) -> list[Arrival]:
+    """What a ledger has delivered at once, which is in this epoch now. A gap is of the epoch of the
+    message behind it, and its number is that of the last message that is missing."""
+    found: list[Arrival] = []
+    for item in reversed(items):
+        if isinstance(item, Gap):
+            last = None if item.count is None else item.first + item.count - 1
+            found.append(Arrival(epoch, last, stamp_us, item))
+        else:
+            epoch, claim = item.envelope.epoch, decode_claim(item.envelope.claim)
+            message = (
+                to_text(item.key),
+                item.payload,
+                claim.host,
+                claim.uid,
+                claim.program or None,
+            )
+            found.append(Arrival(epoch, item.envelope.number, stamp_us, None, *message))
+    return found[::-1]
+
+
+def of_arrivals(first_offset: int, rows: Sequence[Arrival]) -> pa.RecordBatch:
+    """Rows of what has arrived of another bus."""
+    columns = {
+        name: pa.array([getattr(row, name) for row in rows], MESSAGES.field(name).type)
+        for name in ("key", "value", "uid", "program", "epoch", "number")
+    }
+    losses = {at: row.gap.count for at, row in enumerate(rows) if row.gap is not None}
+    stamps_us = np.array([row.stamp_us for row in rows], np.int64)
     return message_batch(first_offset, stamps_us, columns, losses)
 
 

@@ -11,7 +11,7 @@ was published before it, and seals it. A recorder that continues a recording beg
 
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -79,7 +79,7 @@ async def record(plan: Plan, notifier: Notifier, report: Report) -> None:
         sealer = Sealer(plan.directory, writer.recorder)
         recorder = _Recorder(plan, writer, sealer, notifier, report)
         await recorder.run()
-        await recorder.seal_rest()
+        await seal_rest([writer], [sealer], report)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,15 +105,6 @@ class _Recorder:
                     helpers.cancel_scope.cancel()
             except BaseExceptionGroup as group:
                 raise reason_of(group) from None
-
-    async def seal_rest(self) -> None:
-        """Seal everything, unless that takes long; then the next recorder does it."""
-        with trio.move_on_after(_SEAL_SECONDS_MAX):
-            try:
-                self.writer.roll()
-                await trio.to_thread.run_sync(self.sealer.seal, abandon_on_cancel=True)
-            except (SbusError, OSError) as error:
-                self.report(f"the next recorder will seal the rest: {error}")
 
     async def _connect(self) -> tuple[Buffer, Source]:
         """The best source that there is, connected."""
@@ -166,9 +157,9 @@ class _Recorder:
 
     def _helpers(self) -> list[Helper]:
         plan, recorder = self.plan, self.plan.identity.recorder
-        helpers: list[Helper] = [partial(maintain, self.sealer, plan.retention, self.report)]
+        helpers: list[Helper] = [partial(maintain, [self.sealer], plan.retention, self.report)]
         if self.notifier.watchdog_seconds is not None:
-            helpers.append(partial(_feed_watchdog, self.notifier, self.notifier.watchdog_seconds))
+            helpers.append(partial(feed_watchdog, self.notifier, self.notifier.watchdog_seconds))
         if plan.probe:
             helpers.append(partial(_publish_probes, plan.address, plan.options, recorder))
         return helpers
@@ -198,6 +189,20 @@ class _Recorder:
             await trio.sleep(_RETRY_SECONDS)
 
 
+async def seal_rest(
+    writers: Iterable[RecordingWriter], sealers: Iterable[Sealer], report: Report
+) -> None:
+    """Seal everything, unless that takes long; then the next recorder does it."""
+    with trio.move_on_after(_SEAL_SECONDS_MAX):
+        try:
+            for writer in writers:
+                writer.roll()
+            for sealer in sealers:
+                await trio.to_thread.run_sync(sealer.seal, abandon_on_cancel=True)
+        except (SbusError, OSError) as error:
+            report(f"the next recorder will seal the rest: {error}")
+
+
 def _connect_admin(connect: Callable[[], AdminConnection]) -> AdminConnection:
     """A connection that is allowed to administer the bus."""
     connection = connect()
@@ -214,7 +219,7 @@ async def _cancel_at_signal(signals: AsyncIterator[int], scope: trio.CancelScope
     scope.cancel()
 
 
-async def _feed_watchdog(notifier: Notifier, watchdog_seconds: float) -> None:
+async def feed_watchdog(notifier: Notifier, watchdog_seconds: float) -> None:
     while True:
         notifier.alive()
         await trio.sleep(watchdog_seconds / 3)

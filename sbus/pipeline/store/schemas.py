@@ -36,8 +36,12 @@ MESSAGES: Final = pa.schema(
         *((name, pa.int64()) for name in ("client", "uid", "gid", "pid")),
         ("program", pa.string()),
         ("recipients", pa.int64()),
+        ("epoch", pa.string()),
+        ("number", pa.int64()),
     ]
 )
+"""`epoch` and `number` are the place of a message that another bus sent, of a GAP of known size the
+place of the last missing one."""
 
 CLIENTS: Final = pa.schema(
     [
