@@ -32,7 +32,7 @@ from sbus.bridge.envelope import (
     encode_envelope,
 )
 from sbus.bridge.ledger import Gap, Ledger
-from sbus.bridge.progress import Progress
+from sbus.bridge.progress import RECORDS_MAX, Progress
 from sbus.bridge.spool import Spool
 from sbus.bridge.status import DurableStatus
 from sbus.bridge.subjects import decode_key, encode_key
@@ -291,6 +291,9 @@ class StreamReader:
         origin, envelope = crossing.origin, crossing.envelope
         ledger = self.ledgers.get(origin)
         if ledger is None:
+            if len(self.ledgers) >= RECORDS_MAX // 2:  # anybody can invent one
+                self.report(f"{self.name} full", f"{self.name}: too many origins: {origin}")
+                return "", []
             ledger = Ledger(envelope.epoch, acked) if self.reads_all else Ledger()
             self.ledgers[origin] = ledger
         stored = Stored(crossing, msg.metadata.sequence.stream)
@@ -335,10 +338,12 @@ class DurableImport(StreamReader):
         self.bus: Connection[Any]
         """Set before it runs; nobody else publishes there."""
         self._messages_of = messages_of
+        self._confirmed: bytes | None = None
+        """The progress before what the bus has not confirmed yet."""
 
     async def deliver(self, batch: list[Msg]) -> None:
         """Publish what these make deliverable; returns when the bus has it."""
-        before = {name: (it.epoch, it.next - 1) for name, it in self.ledgers.items()}
+        self._confirmed = self._confirmed or self.progress.snapshot()
         try:
             for msg in batch:
                 await self._take(msg)
@@ -347,10 +352,10 @@ class DurableImport(StreamReader):
             except PacketRefused as refused:
                 self.report(refused.code, f"the local bus refused a message: {refused}")
         except MessagesUnconfirmed:
-            for origin, (epoch, last) in before.items():
-                if epoch:
-                    self.progress.note(origin, epoch, last)
+            self.progress.restore(self._confirmed)
+            self._confirmed = None
             raise
+        self._confirmed = None
         newest = batch[-1].metadata
         self.status.behind = newest.num_pending
         self.progress.next_in_stream = self.first_held(newest.sequence.stream + 1)

@@ -34,6 +34,9 @@ class Progress:
 
     def _open(self) -> None:
         self._map = map_file(self._path, _NUMBER.size + RECORDS_MAX * _RECORD.size)
+        self._find_places()
+
+    def _find_places(self) -> None:
         self._places: dict[tuple[str, str], int] = {}
         for place in range(_NUMBER.size, len(self._map), _RECORD.size):
             if self._map[place]:
@@ -68,10 +71,21 @@ class Progress:
             found[origin] = Ledger(epoch, last, [*before.retired, before.epoch] if before else [])
         return found
 
+    def snapshot(self) -> bytes:
+        """All of it, to `restore`."""
+        return self._map[: _NUMBER.size + len(self._places) * _RECORD.size]
+
+    def restore(self, snapshot: bytes) -> None:
+        """Forget what was noted since."""
+        self._map[:] = snapshot.ljust(len(self._map), b"\0")
+        self._find_places()
+
     def close(self) -> None:
         self._map.close()
 
     def _add(self, origin: str, epoch: str, number: int) -> int:
+        if len(self._places) >= RECORDS_MAX:
+            self._forget_the_past()
         if len(self._places) >= RECORDS_MAX:
             raise ConfigurationError(f"{self._path} is full: more origins than a channel can have")
         place = _NUMBER.size + len(self._places) * _RECORD.size

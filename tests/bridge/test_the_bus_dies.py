@@ -1,6 +1,7 @@
 """The local bus is killed and started again: its bridge goes on, and what is missing is told."""
 
 import json
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -8,9 +9,11 @@ from itertools import count
 from pathlib import Path
 
 import sbus
+from sbus.bench.proc import process_tree
+from sbus.bridge.progress import Progress
 from sbus.client.blocking import Connection
 from tests.support.accounts import PATTERNS
-from tests.support.bridges import nats_server, needs_nats, running_bridge, send
+from tests.support.bridges import nats_server, needs_nats, running_bridge, send, wait_until
 from tests.support.bus import Bus, kill_tree, running_bus
 
 pytestmark = needs_nats
@@ -136,3 +139,20 @@ def test_a_client_with_the_number_of_a_bridge_of_the_bus_before_is_exported(tmp_
             while keys[-1:] != [b"all/end"]:
                 keys.append(bus.receive(timeout_seconds=20).key)
         assert keys.count(b"all/a") == len(clients)
+
+
+def test_of_the_importer_loses_nothing_of_an_origin_that_is_new(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        scene = Scene(tmp_path, stack, DURABLE)
+        for pid in process_tree(scene.buses["b"].process.pid):
+            os.kill(pid, signal.SIGSTOP)
+        scene.publish(1, 100)
+        path = tmp_path / "b" / "all.progress"
+        wait_until(lambda: Progress(path).ledgers())
+        scene.bridges["b"].process.send_signal(signal.SIGSTOP)
+        scene.kill("b")
+        scene.start("b")
+        with scene.subscribed() as bus:
+            scene.bridges["b"].process.send_signal(signal.SIGCONT)
+            got = [bus.receive(timeout_seconds=20).payload for _ in range(100)]
+        assert got == [b"%d" % number for number in range(1, 101)]

@@ -41,8 +41,31 @@ def test_forgets_the_epochs_of_the_past_before_it_is_full(tmp_path: Path) -> Non
     assert again.ledgers()["a"].epoch == "ffffffff"
 
 
+def test_forgets_the_past_also_while_it_runs(tmp_path: Path) -> None:
+    progress = Progress(tmp_path / "lamps.progress")
+    for number in range(RECORDS_MAX + 10):
+        progress.note("a", f"{number:x}", number)
+    assert progress.ledgers()["a"].next == RECORDS_MAX + 10
+
+
 def test_refuses_a_file_of_something_else(tmp_path: Path) -> None:
     path = tmp_path / "lamps.progress"
     path.write_bytes(b"\xff" * 1_000)
     with pytest.raises(ConfigurationError, match=r"lamps.progress is no file of a bridge"):
         Progress(path)
+
+
+def test_forgets_what_the_bus_did_not_confirm(tmp_path: Path) -> None:
+    path = tmp_path / "lamps.progress"
+    progress = Progress(path)
+    progress.note("a", "aa", 5)
+    snapshot = progress.snapshot()
+    progress.note("a", "aa", 6)
+    progress.note("a", "bb", 2)
+    progress.note("new", "cc", 3)
+    progress.restore(snapshot)
+    for found in (progress, Progress(path)):
+        ledgers = found.ledgers()
+        assert (list(ledgers), ledgers["a"].epoch, ledgers["a"].next) == (["a"], "aa", 6)
+    progress.note("new", "cc", 1)
+    assert progress.ledgers()["new"].next == 2
