@@ -6,7 +6,7 @@ The recorder is imported when it runs, because it needs the packages of the extr
 import functools
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +16,9 @@ from sbus.cli.terminal.error_output import report_error
 from sbus.unix.default_address import default_address
 from sbus.unix.notify import Notifier
 from sbus.unix.private_files import keep_new_files_private
+
+if TYPE_CHECKING:
+    from sbus.pipeline.recorder.recorder import Plan
 
 _MIB = 1024 * 1024
 _DAY_SECONDS = 86_400.0
@@ -92,20 +95,7 @@ Examples:
     "--snapshot-seconds", type=_POSITIVE, default=5, help="How often all clients are recorded."
 )
 @click.pass_obj
-def record(
-    selected: SelectedBus,
-    /,
-    directory: Path,
-    patterns: tuple[bytes, ...],
-    plain: bool,
-    probe: bool,
-    channel: str | None,
-    bridge: str,
-    flush_ms: float,
-    flush_messages: int,
-    snapshot_seconds: float,
-    **keeping: Any,
-) -> None:
+def record(selected: SelectedBus, /, channel: str | None, bridge: str, **chosen: Any) -> None:
     """Record the messages that match a PATTERN, or all, in DIR, until SIGTERM or Ctrl-C.
 
     An administrator of the bus also records publishers, clients and events. Where messages are
@@ -115,21 +105,52 @@ def record(
     Only you may read the files. With a umask that keeps all others out, such as 027, your group may
     read them as well.
     """
-    address = selected.address or default_address()
-    if channel is not None:
-        if patterns or plain or probe:
-            raise click.UsageError("--channel records all of it: no PATTERN, --plain, --probe")
-        _record_channel(channel, bridge, address, directory, keeping)
-        return
-    with needs_packages({"pyarrow": "recorder", "numpy": "recorder"}):
+    with needs_packages({"pyarrow": "recorder", "numpy": "recorder", "nats": "bridge"}):
         import trio
 
-        from sbus.pipeline.recorder.recorder import Plan
         from sbus.pipeline.recorder.recorder import record as run
-        from sbus.pipeline.store.row_batches import RecorderIdentity
 
-    plan = Plan(
+        if channel is not None:
+            if chosen["patterns"] or chosen["plain"] or chosen["probe"]:
+                raise click.UsageError("--channel records all of it: no PATTERN, --plain, --probe")
+            from sbus.bridge.configuration import read_configuration
+            from sbus.pipeline.recorder.channel_recorder import record_channel
+
+            bridges = read_configuration(bridge, selected.address or default_address())
+            run = functools.partial(record_channel, bridges, channel)
+    keep_new_files_private()
+    report = functools.partial(report_error, command="sbusctl")
+    trio.run(run, _plan(selected, **chosen), Notifier.of_environment(report), report)
+
+
+def _plan(
+    selected: SelectedBus,
+    *,
+    directory: Path,
+    patterns: tuple[bytes, ...],
+    plain: bool,
+    probe: bool,
+    flush_ms: float,
+    flush_messages: int,
+    roll_bytes: int,
+    roll_minutes: float,
+    retain_days: float | None,
+    retain_bytes: int | None,
+    table: str | None,
+    grace_hours: int,
+    snapshot_seconds: float,
+) -> "Plan":
+    from sbus.pipeline.recorder.recorder import Plan
+    from sbus.pipeline.store.retention import Retention
+    from sbus.pipeline.store.row_batches import RecorderIdentity
+    from sbus.pipeline.store.stored_file import absolute
+    from sbus.pipeline.store.writer import Rolling
+
+    address = selected.address or default_address()
+    return Plan(
+        directory=directory.absolute(),
         identity=RecorderIdentity.here(address),
+        table=None if table is None else absolute(table),
         address=address,
         options=selected.link,
         patterns=patterns,
@@ -138,55 +159,10 @@ def record(
         flush_seconds=flush_ms / 1000,
         flush_rows=flush_messages,
         snapshot_seconds=snapshot_seconds,
-        **_storage(directory, **keeping),
-    )
-    trio.run(run, plan, Notifier.of_environment(_report), _report)
-
-
-def _record_channel(
-    channel: str, bridge: str, address: str, directory: Path, keeping: dict[str, Any]
-) -> None:
-    extras = {"pyarrow": "recorder", "numpy": "recorder", "nats": "bridge", "nkeys": "bridge"}
-    with needs_packages(extras):
-        import trio
-
-        from sbus.bridge.configuration import read_configuration
-        from sbus.pipeline.recorder.channel_recorder import ChannelPlan, record_channel
-
-    plan = ChannelPlan(
-        channel=channel,
-        bridges=read_configuration(bridge, address),
-        **_storage(directory, **keeping),
-    )
-    trio.run(record_channel, plan, Notifier.of_environment(_report), _report)
-
-
-def _storage(
-    directory: Path,
-    *,
-    roll_bytes: int,
-    roll_minutes: float,
-    retain_days: float | None,
-    retain_bytes: int | None,
-    table: str | None,
-    grace_hours: int,
-) -> dict[str, Any]:
-    """What both plans have in common; new files are private from now on."""
-    from sbus.pipeline.store.retention import Retention
-    from sbus.pipeline.store.stored_file import absolute
-    from sbus.pipeline.store.writer import Rolling
-
-    keep_new_files_private()
-    return {
-        "directory": directory.absolute(),
-        "table": None if table is None else absolute(table),
-        "rolling": Rolling(roll_bytes, roll_minutes * 60),
-        "retention": Retention(
+        rolling=Rolling(roll_bytes, roll_minutes * 60),
+        retention=Retention(
             seconds=None if retain_days is None else retain_days * _DAY_SECONDS,
             bytes=retain_bytes,
             grace_hours=grace_hours,
         ),
-    }
-
-
-_report = functools.partial(report_error, command="sbusctl")
+    )

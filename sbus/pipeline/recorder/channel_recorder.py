@@ -14,8 +14,7 @@ import re
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,12 +32,11 @@ from sbus.errors import ConfigurationError, reason_of
 from sbus.pipeline.recorder.buffer import write_now
 from sbus.pipeline.recorder.maintenance import maintain
 from sbus.pipeline.recorder.message_rows import Arrival, arrivals, of_arrivals
-from sbus.pipeline.recorder.recorder import Report, feed_watchdog, seal_rest
+from sbus.pipeline.recorder.recorder import Plan, Report, feed_watchdog, seal_rest
 from sbus.pipeline.store import recorder_file, segment_file
-from sbus.pipeline.store.retention import Retention
 from sbus.pipeline.store.row_batches import RecorderIdentity
 from sbus.pipeline.store.sealing import Sealer
-from sbus.pipeline.store.writer import RecordingWriter, Rolling
+from sbus.pipeline.store.writer import RecordingWriter
 from sbus.unix.notify import Notifier
 from sbus.unix.open_files import raise_open_files_limit
 
@@ -46,37 +44,19 @@ ORIGINS_MAX: Final = 1_000
 """Each has some open files, and anybody who may write to the stream can invent one."""
 _NEWEST_ROWS: Final = 100_000
 """Where the progress is looked for."""
+_REPORTED_MAX: Final = 1_000
+_CANCEL_SECONDS: Final = 1.0
 _HOST: Final = re.compile("[0-9A-Za-z._-]{1,64}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChannelPlan:
-    """Which channel is recorded and where, and how long it is kept."""
-
-    directory: Path
-    table: str | None
-    """Where sealed rows go; None: to `directory`."""
-    channel: str
-    bridges: Configuration
-    rolling: Rolling
-    retention: Retention
-
-    @property
-    def link(self) -> Link:
-        """What the channel crosses. Raises ConfigurationError."""
-        for link in self.bridges.links.values():
-            is_here = self.channel in (*link.imports, *link.exports)
-            if is_here and self.bridges.channels[self.channel].durable:
-                return link
-        raise ConfigurationError(f"no link has a durable channel {self.channel!r}")
-
-
-async def record_channel(plan: ChannelPlan, notifier: Notifier, report: Report) -> None:
+async def record_channel(
+    bridges: Configuration, channel: str, plan: Plan, notifier: Notifier, report: Report
+) -> None:
     """Record until SIGTERM or SIGINT. Raises SbusError when recording cannot begin or continue."""
     pa.array(())  # imports pandas where it is installed, which takes half a second
     raise_open_files_limit()
     with ExitStack() as opened, closing(asyncio.new_event_loop()) as loop:
-        recording = ChannelRecording(plan, opened, report)
+        recording = ChannelRecording(bridges, channel, plan, opened, report)
         stop = asyncio.Event()
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             try:
@@ -86,8 +66,8 @@ async def record_channel(plan: ChannelPlan, notifier: Notifier, report: Report) 
                     helpers.start_soon(maintain, recording.sealers, plan.retention, report)
                     if notifier.watchdog_seconds is not None:
                         helpers.start_soon(feed_watchdog, notifier, notifier.watchdog_seconds)
-                    report(f"recording {plan.channel} to {plan.directory}")
-                    notifier.ready(f"recording {plan.channel} to {plan.directory}")
+                    report(f"recording {channel} to {plan.directory}")
+                    notifier.ready(f"recording {channel} to {plan.directory}")
                     await trio.to_thread.run_sync(loop.run_until_complete, recording.record(stop))
                     helpers.cancel_scope.cancel()
             except BaseExceptionGroup as group:
@@ -110,17 +90,24 @@ class ChannelRecording(StreamReader):
     batch_messages_max = 1_024
     reads_all = True
 
-    def __init__(self, plan: ChannelPlan, opened: ExitStack, report: Report) -> None:
+    def __init__(
+        self,
+        bridges: Configuration,
+        channel: str,
+        plan: Plan,
+        opened: ExitStack,
+        report: Report,
+    ) -> None:
         """What is opened is closed with `opened`. Raises ConfigurationError, OSError."""
+        self._link = link = link_of(channel, bridges)
         self._plan = plan
         self._opened = opened
-        self._report_line = report
-        self._reported: set[str] = set()
-        self._stream = stream_name(plan.link.prefix, plan.channel)
+        self._stream = stream_name(link.prefix, channel)
         state = plan.directory / self._stream
         state.mkdir(parents=True, exist_ok=True)
-        everybody = msgspec.structs.replace(plan.bridges, origin="", state=str(state))
-        super().__init__(DurableStatus(plan.channel), plan.link.prefix, everybody, self._report)
+        self._bridges = msgspec.structs.replace(bridges, origin="", state=str(state))
+        report_once = lru_cache(_REPORTED_MAX)(lambda key, text: report(text))
+        super().__init__(DurableStatus(channel), link.prefix, self._bridges, report_once)
         self.writers: dict[str, RecordingWriter] = {}
         """By origin."""
         self.sealers: list[Sealer] = []
@@ -130,22 +117,18 @@ class ChannelRecording(StreamReader):
                 for epoch, last in reached(self._open(identity).home):
                     self.progress.note(found.bus, epoch, last)
 
-    def _report(self, key: str, text: str) -> None:
-        """Report this, once."""
-        if key not in self._reported:
-            self._reported.add(key)
-            self._report_line(text)
-
     async def record(self, stop: asyncio.Event) -> None:
         """Record until `stop` is set. Raises RecordingStopped, SbusError."""
-        nothing_live = msgspec.structs.replace(self._plan.link, exports=[], imports=[])
-        exchange = Exchange(self._plan.bridges, _ignore, self._report)
-        link = NatsLink(self._stream, nothing_live, exchange, _ignore, self._report)
+        nothing_live = msgspec.structs.replace(self._link, exports=[], imports=[])
+        exchange = Exchange(self._bridges, _ignore, self.report)
+        link = NatsLink(self._stream, nothing_live, exchange, _ignore, self.report)
         link.durable.append(self)
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(link.run())
             await stop.wait()
-            running.cancel()
+            while not running.done():  # the NATS client swallows cancellations now and then
+                running.cancel()
+                await asyncio.wait([running], timeout=_CANCEL_SECONDS)
 
     async def deliver(self, batch: list[Msg]) -> None:
         """Commit the rows of a batch. Nothing is awaited in here, so a link that ends cannot come
@@ -168,7 +151,7 @@ class ChannelRecording(StreamReader):
     def _begin(self, origin: str, rows: list[Arrival]) -> RecordingWriter | None:
         """Under the host that the origin claims to be, for ever."""
         if len(self.writers) >= ORIGINS_MAX:
-            self._report("origins", f"not recorded, as there are too many origins: {origin}")
+            self.report("origins", f"not recorded, as there are too many origins: {origin}")
             return None
         host = next((row.host for row in rows if _HOST.fullmatch(row.host)), origin)
         return self._open(RecorderIdentity.of(host, origin, self._stream))
@@ -179,6 +162,14 @@ class ChannelRecording(StreamReader):
         self.writers[identity.bus] = writer
         self.sealers.append(Sealer(plan.directory, writer.recorder))
         return writer
+
+
+def link_of(channel: str, bridges: Configuration) -> Link:
+    """What a durable channel crosses. Raises ConfigurationError."""
+    for link in bridges.links.values():
+        if channel in (*link.imports, *link.exports) and bridges.channels[channel].durable:
+            return link
+    raise ConfigurationError(f"no link has a durable channel {channel!r}")
 
 
 def reached(home: Path) -> list[tuple[str, int]]:

@@ -18,9 +18,11 @@ from sbus.bridge.configuration import parse_configuration
 from sbus.bridge.durable import ACKED
 from sbus.bridge.envelope import HEADER
 from sbus.errors import ConfigurationError
-from sbus.pipeline.recorder.channel_recorder import ChannelPlan, ChannelRecording
+from sbus.pipeline.recorder.channel_recorder import ChannelRecording
+from sbus.pipeline.recorder.recorder import Plan
 from sbus.pipeline.store.reader import Recording
 from sbus.pipeline.store.retention import Retention
+from sbus.pipeline.store.row_batches import RecorderIdentity
 from sbus.pipeline.store.writer import Rolling
 from tests.support.recorder_process import rows_of
 
@@ -44,15 +46,24 @@ class Killed(BaseException):
     """Stands for SIGKILL."""
 
 
-def plan(directory: Path, channel: str = "all") -> ChannelPlan:
-    return ChannelPlan(
+def open_recording(directory: Path, opened: ExitStack, channel: str = "all") -> ChannelRecording:
+    plan = Plan(
         directory=directory,
+        identity=RecorderIdentity.of("alder", "/run/sbus.socket"),
         table=None,
-        channel=channel,
-        bridges=parse_configuration(CONFIG, "/run/sbus.socket"),
+        address=None,
+        options={},
+        patterns=(),
+        connect_admin=None,
+        probe=False,
+        flush_seconds=0.1,
+        flush_rows=1,
+        snapshot_seconds=1.0,
         rolling=Rolling(2_000, 3_600.0),
         retention=Retention(seconds=None, bytes=None, grace_hours=1),
     )
+    bridges = parse_configuration(CONFIG, "/run/sbus.socket")
+    return ChannelRecording(bridges, channel, plan, opened, print)
 
 
 def message(sequence: int, origin: str, epoch: int, number: int, acked: int) -> Any:
@@ -94,7 +105,7 @@ def streams(draw: st.DrawFn) -> list[Any]:
 def record(directory: Path, stream: list[Any], batch: int, notes: int | None) -> bool:
     """Record the rest of the stream; returns whether the recorder was killed, at this note."""
     with ExitStack() as opened:
-        recording = ChannelRecording(plan(directory), opened, print)
+        recording = open_recording(directory, opened)
         recording.ledgers = recording.progress.ledgers()
         note, left = recording.progress.note, [notes]
 
@@ -187,12 +198,12 @@ def test_nothing_that_an_origin_can_send_ends_the_recording(tmp_path: Path) -> N
 def test_only_a_durable_channel_of_a_link_is_recorded(tmp_path: Path) -> None:
     for name in ("live", "none"):
         with pytest.raises(ConfigurationError, match=f"no link has a durable channel '{name}'"):
-            plan(tmp_path, name).link  # noqa: B018
+            open_recording(tmp_path, ExitStack(), name)
 
 
 def test_two_recorders_of_a_channel_exclude_each_other(tmp_path: Path) -> None:
     record(tmp_path, [message(1, "a", 1, 1, 0)], 9, None)
     with ExitStack() as opened:
-        ChannelRecording(plan(tmp_path), opened, print)
+        open_recording(tmp_path, opened)
         with pytest.raises(ConfigurationError, match="another recorder"):
-            ChannelRecording(plan(tmp_path), opened, print)
+            open_recording(tmp_path, opened)
