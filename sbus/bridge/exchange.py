@@ -153,6 +153,14 @@ class Exchange:
         ledger = ledgers.get(origin)
         if ledger is None and len(ledgers) < ORIGINS_MAX:
             ledger = ledgers[origin] = Ledger()
+        if ledger is None:
+            self._report(f"full {channel}", f"{channel}: too many origins, {origin} is not heard")
+        elif epoch in ledger.retired:
+            self._report(
+                f"origin {origin}",
+                f"two bridges have the origin {origin}, or an earlier run of it is still heard; "
+                "if there are two: set bridge.origin on one of them",
+            )
         return ledger
 
     def _note_own(self, channel: str, epoch: str) -> None:

@@ -16,11 +16,12 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import nats
 import nats.errors
+from msgspec import Meta
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
@@ -51,6 +52,8 @@ _CLOSE_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 0.2
 _HELLO_SECONDS: Final = 10.0
 _PEER_SECONDS: Final = 3 * _HELLO_SECONDS
+_PEERS_MAX: Final = 1_024
+"""That are shown; anybody can invent one."""
 _MESSAGE_BYTES: Final = 256
 """Of a message that waits, besides key and payload."""
 _YIELD_MESSAGES: Final = 256
@@ -64,9 +67,9 @@ _ERRORS = (OSError, nats.errors.Error, TimeoutError)
 class Peer(msgspec.Struct):
     """A bridge that imports from this link."""
 
-    origin: str
-    host: str
-    version: str
+    origin: Annotated[str, Meta(max_length=64)]
+    host: Annotated[str, Meta(max_length=255)]
+    version: Annotated[str, Meta(max_length=64)]
     heard: float = 0.0
 
 
@@ -223,8 +226,11 @@ class NatsLink:
         peer.heard = asyncio.get_running_loop().time()
         if peer.origin == self._exchange.plan.origin:
             return
-        self._peers[peer.origin] = peer
-        self._show_peers()
+        if len(self._peers) < _PEERS_MAX or peer.origin in self._peers:
+            is_new = peer.origin not in self._peers
+            self._peers[peer.origin] = peer
+            if is_new:
+                self._show_peers()
         if channel not in self.status.wanted:
             self.status.wanted.add(channel)
             self._wanted(channel)

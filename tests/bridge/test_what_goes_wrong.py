@@ -139,6 +139,27 @@ def test_two_buses_with_one_origin(tmp_path: Path) -> None:
             wait_for(bridge, "another bridge has the origin a of this one")
 
 
+def test_two_other_buses_with_one_origin(tmp_path: Path) -> None:
+    with nats_server(tmp_path) as server, bridge_at(tmp_path, server.url) as bridge:
+        bridge.wait_up()
+        for epoch in (b"ab", b"cd", b"ab"):
+            publish(server, b"sbus.m.lamps.b.lamps.1", b"1 %b 1 b = = =" % epoch)
+        wait_for(bridge, "two bridges have the origin b")
+
+
+def test_invented_peers_take_little_memory(tmp_path: Path) -> None:
+    with nats_server(tmp_path) as server, bridge_at(tmp_path, server.url) as bridge:
+        bridge.wait_up()
+        with socket.create_connection(("127.0.0.1", server.port)) as sock:
+            hello = b'{"origin": "%d", "host": "h", "version": ""}'
+            hellos = [hello % number for number in range(2_000)]
+            hellos.append(hello.replace(b'h"', b"x" * 500_000 + b'"') % 1)
+            for it in hellos:
+                sock.sendall(b"PUB sbus.j.lamps %d\r\n%b\r\n" % (len(it), it))
+            wait_until(lambda: bridge.status()["links"][0]["bad"] == 1)
+        assert len(bridge.status()["links"][0]["peers"]) == 1_024
+
+
 @pytest.mark.parametrize(
     ("header", "error"),
     [
