@@ -208,7 +208,7 @@ class Recording:
         paths = segment_files(self.directory / recorder.recorder, name)
         following = [*map(first_offset, paths[1:]), None]
         files = []
-        for path, end in zip(paths, following, strict=True):
+        for path, end in zip(paths, following, strict=False):  # at first there is no path
             # A file that has gone since it was listed is sealed.
             with suppress(FileNotFoundError):
                 files.append(_segment_file(path, name, recorder, end))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sbus.errors import ConfigurationError
-from sbus.pipeline.store import commit_index
+from sbus.pipeline.store import commit_index, recorder_file
 from sbus.pipeline.store.reader import Recording
 from sbus.pipeline.store.row_batches import RecorderIdentity
 from sbus.pipeline.store.sealed_table import SealedTableFailed
@@ -108,6 +108,13 @@ def test_a_recorder_continues_after_a_torn_tail(tmp_path: Path) -> None:
         assert recording.tables["messages"].next_offset == 6
         append(recording, STAMPS)
     assert offsets(messages(tmp_path / "killed")) == list(range(9))
+
+
+def test_a_recording_is_empty_before_its_first_segment_file_is_there(tmp_path: Path) -> None:
+    (tmp_path / IDENTITY.recorder).mkdir()
+    recorder_file.begin(tmp_path, IDENTITY, None)
+    (table,) = Recording(tmp_path).tables("messages").values()
+    assert (table.earliest, table.end, table.files) == (0, 0, ())
 
 
 def test_two_recorders_of_one_bus_exclude_each_other(tmp_path: Path) -> None:
