@@ -16,12 +16,11 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import msgspec
 import nats
 import nats.errors
-from msgspec import Meta
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
@@ -39,7 +38,7 @@ from sbus.bridge.envelope import (
 )
 from sbus.bridge.exchange import Exchange
 from sbus.bridge.frames import FRAME_BYTES_MAX, decode_frame, encode_frame, first_frame
-from sbus.bridge.status import LinkStatus
+from sbus.bridge.status import LinkStatus, Peer
 from sbus.bridge.subjects import decode_key, encode_key
 from sbus.errors import BusError
 from sbus.protocol.keys import SLASH
@@ -62,15 +61,6 @@ _SUBJECTS_MAX: Final = 20_000
 _INCOMING_BYTES_MAX: Final = 64 * 1024 * 1024
 _INCOMING_MESSAGES_MAX: Final = 131_072
 _ERRORS = (OSError, nats.errors.Error, TimeoutError)
-
-
-class Peer(msgspec.Struct):
-    """A bridge that imports from this link."""
-
-    origin: Annotated[str, Meta(max_length=64)]
-    host: Annotated[str, Meta(max_length=255)]
-    version: Annotated[str, Meta(max_length=64)]
-    heard: float = 0.0
 
 
 class NatsLink:

@@ -1,6 +1,9 @@
 """What a bridge tells of itself, over the bus, to `sbusctl bridges`."""
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from sbus.bridge.ledger import LedgerCounts
 from sbus.errors import ProtocolViolation
@@ -57,6 +60,15 @@ class Traffic(msgspec.Struct, kw_only=True):
         sent, received = self.counted
         self.sent_per_second, self.received_per_second = self.sent - sent, self.received - received
         self.counted = (self.sent, self.received)
+
+
+class Peer(msgspec.Struct):
+    """A bridge that imports from this link."""
+
+    origin: Annotated[str, Meta(max_length=64)]
+    host: Annotated[str, Meta(max_length=255)]
+    version: Annotated[str, Meta(max_length=64)]
+    heard: float = 0.0
 
 
 class LinkStatus(Traffic):
