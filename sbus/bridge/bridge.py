@@ -27,6 +27,8 @@ from sbus.version import __version__
 
 BEAT_SECONDS = 1.0
 _CANCEL_SECONDS = 1.0
+ORIGINS_SHOWN_MAX = 1_000
+"""In its status, which is one message."""
 REPORTED_MAX = 1_000
 """What was reported, and is not reported again."""
 
@@ -160,6 +162,11 @@ class Bridge:
         """What it tells of itself."""
         imported = {name: channel.ledgers for name, channel in self.durable_imports.items()}
         ledgers: dict[str, dict[str, Ledger[Any]]] = {**self.exchange.ledgers, **imported}
+        origins = [
+            OriginStatus(name, origin, it.held, it.behind, list(map(" ".join, it.ways)), it.counts)
+            for name, by_origin in ledgers.items()
+            for origin, it in by_origin.items()
+        ]
         return BridgeStatus(
             version=__version__,
             origin=self.plan.origin,
@@ -168,13 +175,8 @@ class Bridge:
             channels=list(self.publisher.statuses.values()),
             links=[link.status for link in self.links],
             durable=list(self.durable.values()),
-            origins=[
-                OriginStatus(
-                    name, origin, it.held, it.behind, list(map(" ".join, it.ways)), it.counts
-                )
-                for name, origins in ledgers.items()
-                for origin, it in origins.items()
-            ],
+            origins=origins[:ORIGINS_SHOWN_MAX],
+            origins_left_out=len(origins[ORIGINS_SHOWN_MAX:]),
         )
 
     async def _answer(self) -> None:

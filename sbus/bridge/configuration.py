@@ -193,8 +193,8 @@ def _check_channel(place: str, channel: Channel, whole: Configuration) -> None:
             raise ConfigurationError(f"{where}: {fault.text}") from None
         if parse_pattern(pattern, SLASH) is None or b"\0" in pattern:
             raise ConfigurationError(f"{where}: this pattern matches no key")
-    if channel.durable and not whole.state:
-        raise ConfigurationError(f"{place}.durable: needs a directory, bridge.state")
+    if channel.durable and not os.path.isdir(whole.state):
+        raise ConfigurationError(f"{place}.durable: needs a directory that exists, bridge.state")
 
 
 def _check_link(place: str, link: Link, whole: Configuration) -> None:

@@ -114,6 +114,7 @@ class BridgeStatus(msgspec.Struct, frozen=True):
     links: list[LinkStatus]
     durable: list[DurableStatus]
     origins: list[OriginStatus]
+    origins_left_out: int
 
 
 def decode_status(data: bytes) -> BridgeStatus:

@@ -1,13 +1,15 @@
 """Hostile clients of the local bus and of NATS: the bridge goes on, and believes none of them."""
 
 import json
+import socket
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from sbus.bridge.exchange import ORIGINS_MAX
 from tests.bridge.test_live import joined
-from tests.support.bridges import needs_nats, send
+from tests.support.bridges import needs_nats, send, wait_until
 from tests.support.users import STRANGER, directory_for_everybody, effective_user, needs_root
 
 pytestmark = needs_nats
@@ -66,3 +68,17 @@ def test_the_notes_of_other_users_are_not_believed() -> None:
         assert here.receive() == b"MSG lamps/1\0true"
         send(here, b"MSG lamps/2\0too")
         assert there.receive() == b"MSG lamps/2\0too"
+
+
+def test_the_status_stays_readable_whatever_origins_are_invented(tmp_path: Path) -> None:
+    with joined(tmp_path) as pair:
+        header = b"NATS/1.0\r\nSbus: 1 ab 1 x = = =\r\n\r\n"
+        beats = [
+            b"HPUB sbus.m.lamps.%b %d %d\r\n%b\r\n"
+            % (b"o%055d" % n, len(header), len(header), header)
+            for n in range(5_000)
+        ]
+        with socket.create_connection(("127.0.0.1", pair.server.port)) as sock:
+            sock.sendall(b'CONNECT {"headers": true, "verbose": false}\r\n' + b"".join(beats))
+            wait_until(lambda: pair.bridge_a.status()["origins_left_out"] == ORIGINS_MAX - 1_000)
+        assert len(pair.bridge_a.status()["origins"]) == 1_000

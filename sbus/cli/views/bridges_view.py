@@ -32,6 +32,8 @@ def bridge_lines(status: BridgeStatus, width: int | None) -> list[Text]:
         lines += [Text(), *table(_DURABLE, status.durable, width)]
     if status.origins:
         lines += [Text(), *table(_ORIGIN, status.origins, width)]
+    if status.origins_left_out:
+        lines.append(text(f"and {status.origins_left_out} more"))
     for name, traffic in _all_traffic(status):
         for pattern, messages in traffic.given_up.items():
             told = f"given up for {name}: {counted(messages, 'message')} of {pattern}"

@@ -41,6 +41,11 @@ def test_reads_channels_and_links() -> None:
         ('import = ["lamps"]', 'ca = "/nowhere"', "links.office.ca: cannot read /nowhere"),
         ('"nats://a:4222"', '"http://a"', "links.office.servers: 'http://a' is no nats:// URL"),
         ("[links.office]", "durable = {}\n[links.office]", "channels.lamps.durable: needs a dir"),
+        (
+            "[links.office]",
+            "durable = {}\n[bridge]\nstate = '/nowhere'\n[links.office]",
+            "channels.lamps.durable: needs a directory that exists",
+        ),
         ('"nats://a:4222"', '"nats://a:x"', "links.office.servers: 'nats://a:x' is no nats:// URL"),
         ('"nats://a:4222"', '"nats://"', "links.office.servers: 'nats://' is no nats:// URL"),
         ('export = ["lamps"]', 'export = ["lamps", "lamps"]', "export: names a channel twice"),
