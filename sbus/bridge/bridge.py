@@ -12,16 +12,20 @@ from typing import Any
 import msgspec
 
 from sbus.bridge.configuration import Configuration
-from sbus.bridge.durable import DurableExport, DurableImport
+from sbus.bridge.durable_export import DurableExport
+from sbus.bridge.durable_import import DurableImport
 from sbus.bridge.exchange import Exchange
+from sbus.bridge.kept_reader import KeptReader
 from sbus.bridge.ledger import Ledger
-from sbus.bridge.local_bus import NAME, ChannelReader, LocalPublisher, publishing
+from sbus.bridge.local_bus import ChannelReader, LocalPublisher, publishing
 from sbus.bridge.nats_link import NatsLink
 from sbus.bridge.own_keys import STATUS_KEY
 from sbus.bridge.status import BridgeStatus, DurableStatus, OriginStatus
 from sbus.bridge.uplink import Uplink
 from sbus.client.asynchronous import connect
 from sbus.errors import ConfigurationError, reason_of
+from sbus.unix.activation import take_named_descriptors
+from sbus.unix.kept_sockets import KeptSockets
 from sbus.unix.notify import Notifier
 from sbus.version import __version__
 
@@ -36,9 +40,12 @@ REPORTED_MAX = 1_000
 class Bridge:
     """One bridge; `report` gets lines for people. Raises OSError, ConfigurationError."""
 
-    def __init__(self, plan: Configuration, report: Callable[[str], None]) -> None:
+    def __init__(
+        self, plan: Configuration, report: Callable[[str], None], notifier: Notifier
+    ) -> None:
         self.plan = plan
         self._lock = _lock(plan.state) if plan.state else None
+        self._notifier = notifier
         self._report_line = report
         self._reported: set[str] = set()
         self.publisher = LocalPublisher(plan.channels, self.report)
@@ -53,31 +60,46 @@ class Bridge:
         ]
         for link in self.links:
             link.import_room = self.publisher.room
+        self._sockets = KeptSockets(notifier, take_named_descriptors())
         self.durable_imports: dict[str, DurableImport] = {}
-        self.durable_exports: dict[str, DurableExport] = {}
+        self.durable_readers: dict[str, KeptReader] = {}
         self.durable = {
             name: DurableStatus(name) for name, channel in plan.channels.items() if channel.durable
         }
         for link in self.links:
             if isinstance(link, NatsLink):
                 self._add_durable(link)
-        self.exchange.ports[:] = [*self.links, *self.durable_exports.values()]
-        exported = {name for port in self.exchange.ports for name in port.exports}
+        used = {it.socket_name for it in self.durable_imports.values()}
+        self._sockets.end_others(used | {it.socket_name for it in self.durable_readers.values()})
+        self.exchange.ports[:] = self.links
+        exported = {name for link in self.links for name in link.exports}
         for name in exported:
             self.readers[name] = ChannelReader(
                 self.publisher.statuses[name], plan.channels[name], self.exchange
             )
-        for name in {*self._wanted, *self.durable_exports}:
+        for name in self._wanted:
             self._want(name)
 
     def _add_durable(self, link: NatsLink) -> None:
         for name in link.plan.exports:
             if limits := self.plan.channels[name].durable:
                 export = DurableExport(
-                    self.durable[name], limits, link.plan.prefix, self.plan, self.report
+                    self.durable[name],
+                    limits,
+                    link.plan.prefix,
+                    self.plan,
+                    self.report,
+                    self.exchange.claim_of,
                 )
-                self.durable_exports[name] = export
                 link.durable.append(export)
+                self.durable_readers[name] = KeptReader(
+                    self.publisher.statuses[name],
+                    self.plan.channels[name],
+                    self.plan.address,
+                    export,
+                    self._sockets,
+                    self.report,
+                )
         for name in link.plan.imports:
             if self.plan.channels[name].durable:
                 imported = DurableImport(
@@ -86,6 +108,7 @@ class Bridge:
                     self.plan,
                     self.publisher.messages_of,
                     self.report,
+                    self._sockets,
                 )
                 self.durable_imports[name] = imported
                 link.durable.append(imported)
@@ -104,7 +127,7 @@ class Bridge:
         if channel in self.readers:
             self.readers[channel].wanted.set()
 
-    async def run(self, notifier: Notifier) -> None:
+    async def run(self) -> None:
         """Serve until SIGTERM or SIGINT. Raises SbusError."""
         stop = asyncio.Event()
         asyncio.get_running_loop().set_exception_handler(self._note_loop_error)
@@ -113,22 +136,19 @@ class Bridge:
         try:
             async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
                 bus = await stack.enter_async_context(publishing(self.plan.address))
-                for name, imported in self.durable_imports.items():
-                    imported.bus = await stack.enter_async_context(
-                        publishing(self.plan.address, f"{NAME}:{name}")
-                    )
+                readers = (*self.readers.values(), *self.durable_readers.values())
                 work = [
                     self.publisher.run(bus),
                     self.publisher.watch(bus),
                     self._answer(),
-                    self._beat(notifier),
-                    *(it.run(self.plan.address, self._wait_room) for it in self.readers.values()),
+                    self._beat(),
+                    *(it.run(self.plan.address, self._wait_room) for it in readers),
                     *(link.run() for link in self.links),
                 ]
                 running = {tasks.create_task(it) for it in work}
-                notifier.ready(str(self.plan))
+                self._notifier.ready(str(self.plan))
                 await stop.wait()
-                notifier.stopping("stopping")
+                self._notifier.stopping("stopping")
                 while running:  # the NATS client swallows cancellations now and then
                     for task in running:
                         task.cancel()
@@ -148,14 +168,14 @@ class Bridge:
         for port in self.exchange.ports:
             await port.room.wait()
 
-    async def _beat(self, notifier: Notifier) -> None:
+    async def _beat(self) -> None:
         clock = asyncio.get_running_loop().time
         while True:
             self.exchange.tick(clock())
             for traffic in (*(link.status for link in self.links), *self.durable.values()):
                 traffic.end_second()
-            if notifier.watchdog_seconds is not None:
-                notifier.alive()
+            if self._notifier.watchdog_seconds is not None:
+                self._notifier.alive()
             await asyncio.sleep(BEAT_SECONDS)
 
     def status(self) -> BridgeStatus:

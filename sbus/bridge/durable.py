@@ -11,7 +11,7 @@ The importer reads the stream in its order from where its `Progress` says, and d
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import nats.errors
@@ -19,48 +19,28 @@ import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, StreamConfig
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
-from sbus.bridge.configuration import Configuration, Durable
+from sbus.bridge.configuration import Configuration
 from sbus.bridge.envelope import (
     HEADER,
     ORIGIN,
     Crossing,
-    Envelope,
     EnvelopeError,
     decode_envelope,
-    encode_envelope,
 )
 from sbus.bridge.ledger import Gap, Ledger
 from sbus.bridge.progress import RECORDS_MAX, Progress
-from sbus.bridge.spool import Spool
 from sbus.bridge.status import DurableStatus
-from sbus.bridge.subjects import decode_key, encode_key
-from sbus.client.connection import Connection
-from sbus.errors import MessagesUnconfirmed, PacketRefused
+from sbus.bridge.subjects import decode_key
 from sbus.protocol.keys import SLASH
 
 ACKED: Final = "Sbus-Acked"
 MESSAGE_ID: Final = "Nats-Msg-Id"
-CONTROL_LINE_BYTES: Final = 3_900
-"""Of a subject: a server takes 4,096 bytes for the line that it is on, by default."""
-_HEADERS_BYTES: Final = 512
-"""Of a message's headers without the claim, at most."""
-_BATCH: Final = 256
-_ACK_SECONDS: Final = 5.0
+BATCH: Final = 256
+ACK_SECONDS: Final = 5.0
 _FETCH_SECONDS: Final = 1.0
 _STREAM_RETRY_SECONDS: Final = 1.0
-_DUPLICATES_SECONDS_MAX: Final = 3_600.0
-
-
-class Record(msgspec.Struct, frozen=True, array_like=True):
-    """A message in the spool."""
-
-    epoch: str
-    number: int
-    claim: str
-    key: bytes
-    payload: bytes
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -70,151 +50,14 @@ class Stored(msgspec.Struct, frozen=True):
     sequence: int
 
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Record)
-
-
 def stream_name(prefix: str, channel: str) -> str:
     return f"{prefix.replace('.', '_')}_{channel}"
-
-
-class DurableExport:
-    """Of one channel; a `Port` of the exchange."""
-
-    def __init__(
-        self,
-        status: DurableStatus,
-        limits: Durable,
-        prefix: str,
-        plan: Configuration,
-        report: Callable[[str, str], None],
-    ) -> None:
-        self.status = status
-        self._report = report
-        channel = status.channel
-        self.name = f"{channel} (durable)"
-        self.exports = frozenset((channel,))
-        self._channel = channel
-        self._limits = limits
-        self._pattern_of = plan.channels[channel].pattern_of
-        self._prefix = prefix
-        self._origin = plan.origin
-        self._spool = Spool(Path(plan.state) / f"{channel}.spool")
-        self._message_bytes_max = 0
-        """What the server takes."""
-        self.news = asyncio.Event()
-        self.room = asyncio.Event()
-        self.room.set()
-
-    def send(self, crossing: Crossing) -> None:
-        """Put this into the spool, unless that is full."""
-        if self._spool.waiting_bytes > self._limits.bytes_max:
-            self.status.give_up(self._pattern_of(crossing.key))
-            return
-        envelope = crossing.envelope
-        record = Record(
-            envelope.epoch, envelope.number, envelope.claim, crossing.key, crossing.payload
-        )
-        try:
-            self._spool.append([_encoder.encode(record)])
-        except OSError as error:
-            self.status.give_up(self._pattern_of(crossing.key))
-            self._report(f"{self.name} {error}", f"{self.name} is given up: {error}")
-            return
-        self.status.spool_bytes = self._spool.waiting_bytes
-        self.news.set()
-        if self._spool.waiting_bytes > self._limits.bytes_max // 2:
-            self.room.clear()
-
-    def beat(self, channel: str, origin: str, envelope: Envelope) -> None:
-        """A stream loses nothing at its end."""
-
-    async def run(self, nc: Client) -> None:
-        """Send what is in the spool, until cancelled."""
-        js = nc.jetstream(timeout=_ACK_SECONDS)
-        self._message_bytes_max = nc.max_payload
-        await self._make_stream(js)
-        while True:
-            self.news.clear()
-            records, end = self._spool.first(_BATCH)
-            if records:
-                await self._send(js, [_decoder.decode(record) for record in records])
-                self._spool.release(end)
-                self.status.spool_bytes = self._spool.waiting_bytes
-                self.room.set()
-            else:
-                await self.news.wait()
-
-    async def _make_stream(self, js: JetStreamContext) -> None:
-        name = stream_name(self._prefix, self._channel)
-        try:
-            await js.stream_info(name)
-        except nats.js.errors.NotFoundError:
-            keep_seconds = self._limits.hours_max * 3600
-            await js.add_stream(
-                StreamConfig(
-                    name=name,
-                    subjects=[f"{self._prefix}.d.{self._channel}.>"],
-                    max_age=keep_seconds,
-                    max_bytes=self._limits.bytes_max,
-                    num_replicas=self._limits.replicas,
-                    duplicate_window=min(keep_seconds, _DUPLICATES_SECONDS_MAX),
-                )
-            )
-
-    async def _send(self, js: JetStreamContext, records: list[Record]) -> None:
-        """Returns once the stream has all of them; one run of numbers after the other, so each
-        message tells that everything before its run was acknowledged, or will never be sent."""
-        fitting = []
-        for record in records:
-            if self._fits(record):
-                fitting.append(record)
-            else:
-                self.status.give_up(self._pattern_of(record.key))
-                self._report(f"{self.name} size", f"{self.name}: a message is too large for NATS")
-        for run in _runs(fitting):
-            acked = str(run[0].number - 1)
-            acks = [await self._send_one(js, record, acked) for record in run]
-            for ack in acks:
-                await asyncio.wait_for(ack, _ACK_SECONDS)
-            self.status.sent += len(run)
-
-    def _fits(self, record: Record) -> bool:
-        """Whether the server takes it."""
-        size_bytes = len(record.payload) + len(record.claim) + _HEADERS_BYTES
-        subject = self._subject_of(record)
-        return len(subject) <= CONTROL_LINE_BYTES and size_bytes <= self._message_bytes_max
-
-    def _subject_of(self, record: Record) -> str:
-        return f"{self._prefix}.d.{self._channel}.{self._origin}.{encode_key(record.key, SLASH)}"
-
-    async def _send_one(
-        self, js: JetStreamContext, record: Record, acked: str
-    ) -> asyncio.Future[Any]:
-        envelope = Envelope(record.epoch, record.number, self._origin, record.claim)
-        identity = f"{self._origin}/{record.epoch}/{self._channel}/{record.number}"
-        headers = {HEADER: encode_envelope(envelope), MESSAGE_ID: identity, ACKED: acked}
-        return await js.publish_async(
-            self._subject_of(record), record.payload, wait_stall=_ACK_SECONDS, headers=headers
-        )
-
-
-def _runs(records: list[Record]) -> list[list[Record]]:
-    """Those of one epoch with consecutive numbers together."""
-    runs: list[list[Record]] = []
-    for record in records:
-        last = runs[-1][-1] if runs else None
-        if last and (last.epoch, last.number + 1) == (record.epoch, record.number):
-            runs[-1].append(record)
-        else:
-            runs.append([record])
-    return runs
 
 
 class StreamReader:
     """Reads the stream of one channel; what is derived from it says where the messages go."""
 
-    batch_messages_max = _BATCH
+    batch_messages_max = BATCH
     reads_all = False
     """Whether its first start reads what the stream has, not only what is sent from then on."""
 
@@ -237,7 +80,7 @@ class StreamReader:
 
     async def run(self, nc: Client) -> None:
         """Deliver what comes, until cancelled."""
-        js = nc.jetstream(timeout=_ACK_SECONDS)
+        js = nc.jetstream(timeout=ACK_SECONDS)
         self.ledgers = self.progress.ledgers()  # what waited comes again
         name = stream_name(self._prefix, self._channel)
         await self._find_beginning(js, name)
@@ -320,51 +163,3 @@ class StreamReader:
             self.report(msg.subject[:80], f"a message of {msg.subject[:80]} is refused: {error}")
             return None
         return Crossing(self._channel, origin, envelope, key, msg.data), acked
-
-
-class DurableImport(StreamReader):
-    """Publishes a channel on the local bus."""
-
-    def __init__(
-        self,
-        status: DurableStatus,
-        prefix: str,
-        plan: Configuration,
-        messages_of: Callable[[str, str, str, Crossing | Gap], list[tuple[bytes, bytes]]],
-        report: Callable[[str, str], None],
-    ) -> None:
-        """`messages_of` gives the keys and payloads to publish for what is delivered."""
-        super().__init__(status, prefix, plan, report)
-        self.bus: Connection[Any]
-        """Set before it runs; nobody else publishes there."""
-        self._messages_of = messages_of
-        self._confirmed: bytes | None = None
-        """The progress before what the bus has not confirmed yet."""
-
-    async def deliver(self, batch: list[Msg]) -> None:
-        """Publish what these make deliverable; returns when the bus has it."""
-        self._confirmed = self._confirmed or self.progress.snapshot()
-        try:
-            for msg in batch:
-                await self._take(msg)
-            try:
-                await self.bus.sync()
-            except PacketRefused as refused:
-                self.report(refused.code, f"the local bus refused a message: {refused}")
-        except MessagesUnconfirmed:
-            self.progress.restore(self._confirmed)
-            self._confirmed = None
-            raise
-        self._confirmed = None
-        newest = batch[-1].metadata
-        self.status.behind = newest.num_pending
-        self.progress.next_in_stream = self.first_held(newest.sequence.stream + 1)
-
-    async def _take(self, msg: Msg) -> None:
-        origin, items = self.feed(msg)
-        for item in items:
-            epoch = self.ledgers[origin].epoch
-            for key, payload in self._messages_of(self._channel, origin, epoch, item):
-                await self.bus.publish(key, payload)
-            if isinstance(item, Crossing):
-                self.progress.note(origin, item.envelope.epoch, item.envelope.number)

@@ -201,8 +201,14 @@ class Exchange:
             for other in self.ports
             if other is not port
             and channel in other.exports
-            and (other.name, origin) not in ledger.ways
+            and self._passes_on(origin, ledger, other)
         ]
+
+    def _passes_on(self, origin: str, ledger: Ledger[Crossing], port: Port) -> bool:
+        """Whether to send there what comes from elsewhere. Of several bridges that could, the first
+        by name does: two that did would each wait for what both have missed."""
+        own, vias = self.plan.origin, [via for name, via in ledger.ways if name == port.name]
+        return len(vias) < len(ledger.ways) and not any(it == origin or it < own for it in vias)
 
     # -- each second ---------------------------------------------------------------------------
     def tick(self, now: float) -> None:
@@ -220,8 +226,7 @@ class Exchange:
         own = self.plan.origin
         port.beat(channel, own, Envelope(numbers.epoch, numbers.last, own))
         for origin, ledger in self.ledgers[channel].items():
-            is_elsewhere = any(name != port.name for name, _ in ledger.ways)
-            if is_elsewhere and (port.name, origin) not in ledger.ways:
+            if self._passes_on(origin, ledger, port):
                 port.beat(channel, origin, Envelope(ledger.epoch, ledger.next - 1, own))
 
 

@@ -224,15 +224,7 @@ class ChannelReader:
         have room."""
         await self.wanted.wait()
         async with connect(address, losses="report", reconnect=True, sender=True) as bus:
-            policy = self._channel.when_full
-            await bus.control(f"blocking/hard/{policy}")
-            await bus.subscribe(f"!/presence/*/{NAME}*")
-            for pattern in self._channel.encoded_patterns:
-                await bus.subscribe(pattern)
-            await bus.subscribe(self._note_key)
-            own = await bus.whoami()
-            self._own_pid, self._trusted = own.pid, {0, own.uid}
-            await self._find_bridges(bus)
+            await self._subscribe(bus)
             self.status.is_reading = True
             while True:
                 for item in await bus.receive_many(256):
@@ -240,8 +232,17 @@ class ChannelReader:
                         await self._note_gap(bus, item)
                     else:
                         self._take(item)
-                if policy == "block":
+                if self._channel.when_full == "block":
                     await wait_room()
+
+    async def _subscribe(self, bus: Connection[Any]) -> None:
+        await bus.control(f"blocking/hard/{self._channel.when_full}")
+        await bus.subscribe(f"!/presence/*/{NAME}*")
+        for pattern in (*self._channel.encoded_patterns, self._note_key):
+            await bus.subscribe(pattern)
+        own = await bus.whoami()
+        self._own_pid, self._trusted = own.pid, {0, own.uid}
+        await self._find_bridges(bus)
 
     def _take(self, message: Message) -> None:
         if message.key.startswith(PRESENCE):

@@ -25,7 +25,8 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from sbus.bridge.configuration import Link
-from sbus.bridge.durable import CONTROL_LINE_BYTES, DurableExport, StreamReader
+from sbus.bridge.durable import StreamReader
+from sbus.bridge.durable_export import CONTROL_LINE_BYTES, DurableExport
 from sbus.bridge.envelope import (
     HEADER,
     ORIGIN,

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from sbus.bridge.ledger import Ledger
-from sbus.bridge.spool import map_file
 from sbus.errors import ConfigurationError
+from sbus.unix.state_file import map_file
 
 _RECORD: Final = struct.Struct("<64s32sQ")
 _NUMBER: Final = struct.Struct("<Q")

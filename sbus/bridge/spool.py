@@ -1,16 +1,14 @@
 """Messages of a durable channel that NATS has not acknowledged yet, in a file.
 
     file       records: length and checksum of 4 bytes each, then the record
-    position   8 bytes, mapped into memory: where the first record that is not acknowledged begins
+    state      where the records that are not acknowledged begin and end, and how to go on
 
 What was appended survives the death of the bridge at any instruction, but not a power failure, as
-nothing is synced to the disk. When most is acknowledged, the rest moves to the beginning: the
-position last but one, then the size, so that a death in between has records sent twice, and none
-forgotten.
+nothing is synced to the disk; the checksums find what that has left. When most is acknowledged, the
+rest moves to the beginning.
 """
 
 import errno
-import mmap
 import os
 import struct
 import zlib
@@ -18,65 +16,92 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
+from sbus.unix.state_file import StateFile
+
 _HEAD: Final = struct.Struct("<II")
-_POSITION: Final = struct.Struct("<Q")
 _READ_BYTES: Final = 1024 * 1024
+BRIDGES_MAX: Final = 4_096
+
+
+class Reached(msgspec.Struct, frozen=True, array_like=True):
+    """How far the reader of the bus has come."""
+
+    epoch: str = ""
+    last: int = 0
+    """The number of the last message."""
+    cookie: int = 0
+    """Of the socket that it reads."""
+    bridges: list[int] = []
+    """The bridges on the bus at that place, at most `BRIDGES_MAX`."""
+
+
+class _State(msgspec.Struct, frozen=True, array_like=True):
+    start: int = 0
+    end: int = 0
+    reached: Reached = Reached()
 
 
 class Spool:
-    """Of one channel; opening it drops a record that was not written to its end."""
+    """Of one channel. Opening it drops what follows a record that cannot be read."""
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._position = map_file(path.with_suffix(".position"), _POSITION.size)
-        self._size = os.fstat(self._fd).st_size
-        if self.position > self._size:  # it was emptied, and the machine then went down
-            self._move(0)
-        self._size = self._end_of_records()
-        os.ftruncate(self._fd, self._size)
+        self._file = StateFile(path.with_suffix(".state"), _State())
+        state = self._file.state
+        end = self._end_of_records()
+        if end != state.end:
+            self._file.write(_State(state.start, end))
 
     @property
-    def position(self) -> int:
-        start: int = _POSITION.unpack_from(self._position)[0]
-        return start
+    def reached(self) -> Reached:
+        return self._file.state.reached
 
     @property
     def waiting_bytes(self) -> int:
-        return self._size - self.position
+        return self._file.state.end - self._file.state.start
 
-    def append(self, records: Iterable[bytes]) -> None:
-        """Raises OSError; then nothing was appended."""
+    def append(self, records: Iterable[bytes], reached: Reached) -> None:
+        """Add these, and how far the reader has come with them, at one instruction. Raises OSError;
+        then nothing was appended."""
+        end = self._file.state.end
         data = b"".join(_HEAD.pack(len(it), zlib.crc32(it)) + it for it in records)
-        if os.pwrite(self._fd, data, self._size) < len(data):
+        if data and os.pwrite(self._fd, data, end) < len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._size += len(data)
+        self._file.write(_State(self._file.state.start, end + len(data), reached), flag=True)
+
+    @property
+    def is_taking(self) -> bool:
+        """Whether what was appended last may still be in the socket."""
+        return self._file.flag
+
+    def note_taken(self) -> None:
+        """What was appended is no longer in the socket."""
+        self._file.clear_flag()
 
     def first(self, count: int) -> tuple[list[bytes], int]:
         """The first records that are not acknowledged, and where they end."""
-        return self._records_at(self.position, count)
+        return self._records_at(self._file.state.start, count)
 
     def release(self, end: int) -> None:
         """All records before this are acknowledged."""
-        rest = self._size - end
+        state = self._file.state
+        rest = state.end - end
         if rest and end < max(rest, _READ_BYTES):
-            self._move(end)
+            self._file.write(msgspec.structs.replace(state, start=end))
             return
         at = 0
         while at < rest:
             at += os.copy_file_range(self._fd, self._fd, rest - at, end + at, at)
-        self._move(0)
+        self._file.write(_State(0, rest, state.reached))
         os.ftruncate(self._fd, rest)
-        self._size = rest
 
     def close(self) -> None:
         os.close(self._fd)
-        self._position.close()
-
-    def _move(self, position: int) -> None:
-        _POSITION.pack_into(self._position, 0, position)
 
     def _end_of_records(self) -> int:
-        end = self.position
+        end = self._file.state.start
         while True:
             records, after = self._records_at(end, 1_000)
             if not records:
@@ -84,7 +109,7 @@ class Spool:
             end = after
 
     def _records_at(self, start: int, count: int) -> tuple[list[bytes], int]:
-        data = os.pread(self._fd, _READ_BYTES, start)
+        data = os.pread(self._fd, max(0, min(_READ_BYTES, self._file.state.end - start)), start)
         records: list[bytes] = []
         at = 0
         while len(records) < count and at + _HEAD.size <= len(data):
@@ -98,14 +123,3 @@ class Spool:
             records.append(record)
             at = end
         return records, start + at
-
-
-def map_file(path: Path, size: int) -> mmap.mmap:
-    """A file of this size in memory. What is stored there outlives the process."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        if os.fstat(fd).st_size < size:
-            os.posix_fallocate(fd, 0, size)  # a store in a hole, on a full disk, ends the process
-        return mmap.mmap(fd, size)
-    finally:
-        os.close(fd)

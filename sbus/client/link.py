@@ -20,7 +20,7 @@ from sbus.client.loss_barrier import LossBarrier
 from sbus.client.message_queue import Item, Losses, MessageQueue
 from sbus.client.options import LinkOptions, check_options, limits_of, settings_of
 from sbus.client.packet_encoder import PacketEncoder
-from sbus.client.packet_reader import PacketReader
+from sbus.client.packet_reader import PacketReader, PeekingReader
 from sbus.client.reconnection import Reconnection
 from sbus.client.requests import Identity, Requests, barrier_of
 from sbus.client.sockets import BUS_ADVICE, connect_error, open_socket
@@ -130,6 +130,15 @@ class Link(Generic[Item]):
         except OSError as error:
             raise connect_error(self.address, error, BUS_ADVICE) from error
         return True
+
+    def adopt(self, sock: socket.socket) -> None:
+        """Go on with this socket, on which another connection has had no end."""
+        self.sock.close()
+        self.sock = sock
+
+    def peek(self) -> None:
+        """From now on, leave what is read in the socket."""
+        self._reader = PeekingReader(self._reader.packet_bytes_max)
 
     def close(self) -> None:
         """Close the socket; messages that were not received are gone."""

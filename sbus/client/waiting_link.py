@@ -33,6 +33,7 @@ from sbus.client.link import (
     Link,
 )
 from sbus.client.message_queue import Item, MessageQueue
+from sbus.client.receipts import OpenReceipt
 from sbus.client.reconnecting import reconnect
 from sbus.client.requests import Requests
 from sbus.errors import Disconnected
@@ -196,15 +197,24 @@ class WaitingLink(ABC, Generic[Item]):
     async def publish_with_receipt(self, packet: bytes) -> Receipt:
         """Publish the message in this packet, and return what has become of it; see
         `Connection.publish_with_receipt`."""
+        opened = await self.ask_receipt(packet)
+        try:
+            await self.read_until(lambda: opened.result is not None)
+        finally:
+            self.link.inbox.receipts.close(opened)
+        return opened.receipt()
+
+    async def ask_receipt(self, packet: bytes) -> OpenReceipt:
+        """Publish the message in this packet. The receipt is to be closed."""
         receipts = self.link.inbox.receipts
         opened = receipts.open(packet)
         try:
             await self.send(opened.packet)
-            receipts.note_sent(opened)
-            await self.read_until(lambda: opened.result is not None)
-        finally:
+        except BaseException:
             receipts.close(opened)
-        return opened.receipt()
+            raise
+        receipts.note_sent(opened)
+        return opened
 
     async def read_until(self, is_done: Callable[[], object]) -> None:
         """Read until this is so. Raises the end of the connection."""

@@ -47,6 +47,19 @@ def take_stored_descriptors(
     return StoredDescriptors.of(zip(stored, numbers, strict=True))
 
 
+def take_named_descriptors(environment: MutableMapping[str, str] = os.environ) -> dict[str, int]:
+    """All descriptors that are passed to this process, of a service that has no sockets of its own,
+    by their names; removes the variables."""
+    names = environment.get("LISTEN_FDNAMES", "").split(":")
+    pid, count = environment.get("LISTEN_PID", ""), environment.get("LISTEN_FDS", "")
+    forget_passed_sockets(environment)
+    if (pid, count) != (str(os.getpid()), str(len(names))):
+        return {}
+    for number in range(_FIRST, _FIRST + len(names)):
+        os.set_inheritable(number, False)
+    return dict(zip(names, range(_FIRST, _FIRST + len(names)), strict=True))
+
+
 def take_passed_sockets(environment: MutableMapping[str, str] = os.environ) -> PassedSockets | None:
     """The sockets that are for this process, or None; removes the variables in any case. Raises
     ConfigurationError for anything but a bus socket and, perhaps, an admin socket."""

@@ -1,31 +1,39 @@
-"""Three buses in a full mesh over three clustered servers that are killed and stopped at random.
+"""Four buses in a full mesh over three clustered servers, two of them with a second link, while
+servers are killed and stopped, links are cut and, if that is asked for, bridges and buses killed.
 
-    python -m tests.bridge.campaign --seconds 60 --seed 1 [--durable]
+    python -m tests.bridge.campaign --seconds 60 --seed 1 [--namespaces] [--durable [--kills]]
 
 Publishers on each bus send numbers all the time. At the end, for each origin and each subscriber:
 what was received and what was admitted to be lost is what was sent, in order, none twice. With
-`--durable` the streams have three replicas, and nothing may be lost.
+`--durable` the streams have three replicas, and nothing may be lost, but for what a killed bus says
+that it has lost itself.
 """
 
 import random
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import click
 
 import sbus
-from tests.support.accounts import Account
-from tests.support.bridges import NatsServer, RunningBridge, free_port, running_bridge
-from tests.support.bus import Bus, running_bus
+from sbus.errors import BusError
+from tests.support.accounts import Account, LossyAccount
+from tests.support.bridges import BridgeOfBus, NatsServer, free_port, service_of_bridge
+from tests.support.bus import SBUSD
+from tests.support.kept_service import KeptService
+from tests.support.network import network
 
-NAMES = "abc"
+NAMES = "abcd"
+SERVERS = "abc"
+TWICE_LINKED = "cd"
 CONFIG = """
 [bridge]
+address = "{address}"
 origin = "{name}"
 state = "."
 [channels.all]
@@ -36,103 +44,198 @@ servers = [{urls}]
 export = ["all"]
 import = ["all"]
 """
+SECOND = """
+[links.second]
+servers = ["{url}"]
+prefix = "second"
+export = ["all"]
+import = ["all"]
+"""
 DURABLE = "[channels.all.durable]\nreplicas = 3\n"
-PUBLISH_SECONDS = 0.002
-
-
-@contextmanager
-def cluster(directory: Path) -> Iterator[list[NatsServer]]:
-    """Three servers, each with routes to the others."""
-    ports = [free_port() for _ in NAMES]
-    routes = ",".join(f"nats://127.0.0.1:{port}" for port in ports)
-    servers = []
-    for name, port in zip(NAMES, ports, strict=True):
-        config = directory / f"{name}.conf"
-        config.write_text(
-            f"server_name: {name}\n"
-            f'jetstream {{ store_dir: "{directory}/{name}-store" }}\n'
-            f"cluster {{ name: mesh, listen: 127.0.0.1:{port}, routes: [{routes}] }}\n"
-        )
-        servers.append(NatsServer(directory, "-c", str(config)))
-    try:
-        for server in servers:
-            server.start()
-        yield servers
-    finally:
-        for server in servers:
-            server.kill()
+PUBLISH_SECONDS = 0.004
+SETTLE_SECONDS = 3.0
+"""After this time the service manager has the connections of all clients."""
 
 
 class Publisher(threading.Thread):
     """Sends numbers to one bus until it is told to end."""
 
-    def __init__(self, name: str, bus: Bus) -> None:
+    def __init__(self, name: str, address: str, *, with_receipts: bool) -> None:
         super().__init__()
-        self.name, self.sent, self.has_ended = name, 0, False
-        self._address = bus.address
+        self.name, self.sent, self.unknown, self.has_ended = name, 0, 0, False
+        self._address = address
+        self._with_receipts = with_receipts
 
     def run(self) -> None:
         with sbus.blocking.connect(self._address) as bus:
             while not self.has_ended:
                 self.sent += 1
-                bus.publish(f"all/{self.name}", str(self.sent))
+                key, payload = f"all/{self.name}", str(self.sent)
+                if not self._with_receipts:
+                    bus.publish(key, payload)
+                else:
+                    try:
+                        bus.publish_with_receipt(key, payload)
+                    except BusError:
+                        self.unknown += 1
                 time.sleep(PUBLISH_SECONDS)
             bus.sync()
 
 
-def disturb(servers: list[NatsServer], seed: int, seconds: float) -> int:
-    """Kill and stop servers, one at a time; returns how often."""
-    dice, end, count = random.Random(seed), time.monotonic() + seconds, 0
-    while time.monotonic() < end:
-        time.sleep(dice.uniform(0.5, 3.0))
-        server = dice.choice(servers)
-        if dice.random() < 0.5:
-            server.kill()
-            time.sleep(dice.uniform(0.1, 2.0))
+class Scene:
+    """All hosts."""
+
+    def __init__(
+        self, directory: Path, stack: ExitStack, *, namespaces: bool, durable: bool
+    ) -> None:
+        self.network = stack.enter_context(network(NAMES)) if namespaces else None
+        self.addresses: dict[str, str] = {}
+        self.servers = self._cluster(directory, stack)
+        self.buses: dict[str, KeptService] = {}
+        self.bridges: dict[str, KeptService] = {}
+        for name in NAMES:
+            place = directory / name
+            place.mkdir()
+            address = self.addresses[name] = str(place / "bus.socket")
+            options = ("-f", "-r", "-a", address, "--workers", "2", "--placement", "spread")
+            bus = KeptService(place / "bus", (*SBUSD, *options), self._prefix(name))
+            stack.callback(bus.end)
+            bus.start()
+            self.buses[name] = bus
+        for name, address in self.addresses.items():
+            urls = ", ".join(f'"{server.url}"' for server in self.servers)
+            text = CONFIG.format(
+                name=name, address=address, urls=urls, durable=DURABLE if durable else ""
+            )
+            if name in TWICE_LINKED and not durable:
+                text += SECOND.format(url=self.servers[1].url)
+            service = service_of_bridge(address, directory / name, text, self._prefix(name))
+            self.bridges[name] = stack.enter_context(service)
+        for name in NAMES:
+            told = BridgeOfBus(address=self.addresses[name])
+            told.wait_reading()
+            told.wait_peers(0 if durable else len(NAMES) - 1)
+            if durable:
+                told.wait_importing()
+
+    def _prefix(self, name: str) -> Sequence[str]:
+        return self.network.command(name) if self.network else ()
+
+    def _cluster(self, directory: Path, stack: ExitStack) -> list[NatsServer]:
+        """Three servers, each with routes to the others."""
+        hosts = [self.network.address(it) if self.network else "127.0.0.1" for it in SERVERS]
+        places = [f"{host}:{free_port()}" for host in hosts]
+        routes = ",".join(f"nats://{place}" for place in places)
+        servers = []
+        for name, host, place in zip(SERVERS, hosts, places, strict=True):
+            config = directory / f"{name}.conf"
+            config.write_text(
+                f"server_name: {name}\n"
+                f'jetstream {{ store_dir: "{directory}/{name}-store" }}\n'
+                f"cluster {{ name: mesh, listen: {place}, routes: [{routes}] }}\n"
+            )
+            options = ("-c", str(config))
+            servers.append(NatsServer(directory, *options, host=host, prefix=self._prefix(name)))
+            stack.callback(servers[-1].kill)
+        for server in servers:
             server.start()
-        else:
-            server.signal(signal.SIGSTOP)
-            time.sleep(dice.uniform(0.1, 3.0))
-            server.signal(signal.SIGCONT)
-        count += 1
-    return count
+        return servers
 
 
-def run(directory: Path, seconds: float, seed: int, *, durable: bool) -> list[Account]:
+class Disturber:
+    """Disturbs a scene, with one thing at a time."""
+
+    def __init__(self, scene: Scene, seed: int, *, kills: bool) -> None:
+        self.counts: dict[str, int] = {}
+        self._dice = random.Random(seed)
+        self._scene = scene
+        self._kinds: list[Callable[[], None]] = [self.kill_server, self.stop_server]
+        if scene.network:
+            self._kinds.append(self.cut_link)
+        if kills:
+            self._kinds += 2 * [self.kill_bridge, self.kill_bus]
+
+    def run(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            time.sleep(self._dice.uniform(0.2, 2.0))
+            kind = self._dice.choice(self._kinds)
+            self.counts[kind.__name__] = self.counts.get(kind.__name__, 0) + 1
+            kind()
+
+    def _wait(self, longest: float) -> None:
+        time.sleep(self._dice.uniform(0.1, longest))
+
+    def kill_server(self) -> None:
+        server = self._dice.choice(self._scene.servers)
+        server.kill()
+        self._wait(2.0)
+        server.start()
+
+    def stop_server(self) -> None:
+        server = self._dice.choice(self._scene.servers)
+        server.signal(signal.SIGSTOP)
+        self._wait(3.0)
+        server.signal(signal.SIGCONT)
+
+    def cut_link(self) -> None:
+        assert self._scene.network is not None
+        name = self._dice.choice(NAMES)
+        self._scene.network.cut(name)
+        self._wait(6.0)
+        self._scene.network.mend(name)
+
+    def kill_bridge(self) -> None:
+        self._restart(self._dice.choice(list(self._scene.bridges.values())))
+
+    def kill_bus(self) -> None:
+        self._restart(self._dice.choice(list(self._scene.buses.values())))
+
+    def _restart(self, service: KeptService) -> None:
+        service.kill()
+        self._wait(0.5)
+        service.start()
+
+
+def run(
+    directory: Path,
+    seconds: float,
+    seed: int,
+    *,
+    durable: bool = False,
+    namespaces: bool = False,
+    kills: bool = False,
+) -> list[Account]:
     """The account of each bus."""
     with ExitStack() as stack:
-        servers = stack.enter_context(cluster(directory))
-        urls = ", ".join(f'"{server.url}"' for server in servers)
-        buses: dict[str, Bus] = {}
-        bridges: list[RunningBridge] = []
-        for name in NAMES:
-            (directory / name).mkdir()
-            bus = buses[name] = stack.enter_context(running_bus(directory / name))
-            text = CONFIG.format(name=name, urls=urls, durable=DURABLE if durable else "")
-            bridges.append(stack.enter_context(running_bridge(bus, directory / name, text)))
-        for bridge in bridges:
-            bridge.wait_reading()
-            bridge.wait_peers(0 if durable else len(NAMES) - 1)
-            if durable:
-                bridge.wait_importing()
-        accounts = [Account(bus.address) for bus in buses.values()]
-        publishers = [Publisher(name, bus) for name, bus in buses.items()]
+        scene = Scene(directory, stack, namespaces=namespaces, durable=durable)
+        kind = LossyAccount if kills else Account
+        accounts = [kind(address) for address in scene.addresses.values()]
+        publishers = [
+            Publisher(name, address, with_receipts=kills)
+            for name, address in scene.addresses.items()
+        ]
         readers = [threading.Thread(target=account.run) for account in accounts]
         for thread in (*publishers, *readers):
             thread.start()
+        disturber = Disturber(scene, seed, kills=kills)
         try:
-            click.echo(f"{disturb(servers, seed, seconds)} disturbances")
+            time.sleep(SETTLE_SECONDS if kills else 0)
+            disturber.run(seconds)
         finally:
             for publisher in publishers:
                 publisher.has_ended = True
                 publisher.join()
             sent = {publisher.name: publisher.sent for publisher in publishers}
-            for account, reader in zip(accounts, readers, strict=True):
+            for account in accounts:
                 account.expect(sent)
+            for account, reader in zip(accounts, readers, strict=True):
                 reader.join()
                 account.bus.close()
+        unknown = {publisher.name: publisher.unknown for publisher in publishers}
+        click.echo(f"seed {seed}, {disturber.counts}, sent {sent}, perhaps not sent {unknown}")
         for account in accounts:
-            account.check(sent)
+            account.check(sent, unknown)
         return accounts
 
 
@@ -140,14 +243,16 @@ def run(directory: Path, seconds: float, seed: int, *, durable: bool) -> list[Ac
 @click.option("--seconds", type=float, default=60.0)
 @click.option("--seed", type=int, default=1)
 @click.option("--durable", is_flag=True)
-def main(seconds: float, seed: int, durable: bool) -> None:
+@click.option("--namespaces", is_flag=True)
+@click.option("--kills", is_flag=True)
+def main(seconds: float, seed: int, durable: bool, namespaces: bool, kills: bool) -> None:
     with TemporaryDirectory() as directory:
-        for name, account in zip(
-            NAMES, run(Path(directory), seconds, seed, durable=durable), strict=True
-        ):
-            received, admitted = dict(account.received), dict(account.admitted)
-            click.echo(f"{name}: received {received}, admitted {admitted}")
-            assert not durable or not any(admitted.values())
+        accounts = run(
+            Path(directory), seconds, seed, durable=durable, namespaces=namespaces, kills=kills
+        )
+        for name, account in zip(NAMES, accounts, strict=True):
+            click.echo(f"{name}: {account}")
+            assert not durable or not any(account.admitted.values()) or kills
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import pytest
 import sbus
 from sbus.client.blocking import Connection
 from tests.support.bus import SBUSCTL, Bus, sbusd_environment
+from tests.support.kept_service import KeptService
 from tests.support.raw_client import RawClient
 
 SERVER = shutil.which("nats-server") or shutil.which("nats-server", path="/usr/sbin:/sbin")
@@ -42,9 +43,14 @@ def wait_until(is_true: Callable[[], object], seconds: float = START_SECONDS_MAX
 class NatsServer:
     """A server that can be killed and started again at the same port."""
 
-    def __init__(self, directory: Path, *options: str) -> None:
+    def __init__(
+        self, directory: Path, *options: str, host: str = "127.0.0.1", prefix: Sequence[str] = ()
+    ) -> None:
+        """`prefix` is a command that executes others on this host."""
         self.port = free_port()
-        self.url = f"nats://127.0.0.1:{self.port}"
+        self.url = f"nats://{host}:{self.port}"
+        self._host = host
+        self._prefix = prefix
         self._directory = directory
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
@@ -53,7 +59,10 @@ class NatsServer:
         assert SERVER is not None
         with (self._directory / f"nats-{self.port}.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [SERVER, "-a", "127.0.0.1", "-p", str(self.port), *self._options],
+                [
+                    *self._prefix,
+                    *(SERVER, "-a", self._host, "-p", str(self.port), *self._options),
+                ],
                 stdout=log,
                 stderr=log,
             )
@@ -61,7 +70,7 @@ class NatsServer:
 
     def _accepts(self) -> bool:
         with socket.socket() as sock:
-            return sock.connect_ex(("127.0.0.1", self.port)) == 0
+            return sock.connect_ex((self._host, self.port)) == 0
 
     def signal(self, number: int) -> None:
         assert self._process is not None
@@ -84,26 +93,19 @@ def nats_server(directory: Path, *options: str) -> Iterator[NatsServer]:
         server.kill()
 
 
-class RunningBridge:
-    """A bridge of a bus."""
+class BridgeOfBus:
+    """The bridge of a bus, by what it tells there."""
 
-    def __init__(self, bus: Bus, config: Path, environment: dict[str, str]) -> None:
-        self.bus = bus
-        self.errors = config.with_suffix(".stderr")
-        with self.errors.open("ab") as errors:
-            self.process = subprocess.Popen(
-                [*SBUSCTL, "-a", bus.address, "bridge", "--config", str(config)],
-                env=sbusd_environment() | environment,
-                stderr=errors,
-            )
+    def __init__(self, *, address: str) -> None:
+        self._address = address
 
-    def stderr_text(self) -> str:
-        return self.errors.read_text()
+    def check_running(self) -> None:
+        """Fail if it is known to have ended."""
 
     def status(self) -> dict[str, Any]:
         """What the bridge tells of itself, as soon as it does."""
         answers: list[dict[str, Any]] = []
-        with sbus.blocking.connect(self.bus.address) as bus:
+        with sbus.blocking.connect(self._address) as bus:
             wait_until(lambda: self._ask(bus, answers))
         return answers[0]
 
@@ -111,13 +113,9 @@ class RunningBridge:
         try:
             answers.append(json.loads(bus.request("bridge/status", timeout_seconds=5)))
         except sbus.NobodyListens:
-            assert self.process.poll() is None, self.stderr_text()
+            self.check_running()
             return False
         return True
-
-    def wait_up(self, *, links: int = 1) -> None:
-        """Return when its links are connected."""
-        wait_until(lambda: self.stderr_text().count(" is up") >= links)
 
     def wait_importers(self, *channels: str, link: int = 0) -> None:
         """Return when somebody imports these channels of a link, and the bus is read."""
@@ -148,6 +146,31 @@ class RunningBridge:
         """Return when it imports all durable channels."""
         wait_until(lambda: all(it["is_importing"] for it in self.status()["durable"]))
 
+
+class RunningBridge(BridgeOfBus):
+    """A bridge of a bus."""
+
+    def __init__(self, bus: Bus, config: Path, environment: dict[str, str]) -> None:
+        super().__init__(address=bus.address)
+        self.bus = bus
+        self.errors = config.with_suffix(".stderr")
+        with self.errors.open("ab") as errors:
+            self.process = subprocess.Popen(
+                [*SBUSCTL, "-a", bus.address, "bridge", "--config", str(config)],
+                env=sbusd_environment() | environment,
+                stderr=errors,
+            )
+
+    def stderr_text(self) -> str:
+        return self.errors.read_text()
+
+    def check_running(self) -> None:
+        assert self.process.poll() is None, self.stderr_text()
+
+    def wait_up(self, *, links: int = 1) -> None:
+        """Return when its links are connected."""
+        wait_until(lambda: self.stderr_text().count(" is up") >= links)
+
     def stop(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
@@ -169,6 +192,22 @@ def running_bridge(
         bridge.process.kill()
         bridge.process.wait()
         assert "Traceback" not in bridge.stderr_text(), bridge.stderr_text()
+
+
+@contextmanager
+def service_of_bridge(
+    address: str, directory: Path, config: str, prefix: Sequence[str] = ()
+) -> Iterator[KeptService]:
+    """A bridge that can be killed and started again with the connections that it has stored."""
+    path = directory / "bridge.toml"
+    path.write_text(config)
+    command = [*SBUSCTL, "-a", address, "bridge", "--config", str(path)]
+    service = KeptService(directory / "bridge", command, prefix)
+    try:
+        service.start()
+        yield service
+    finally:
+        service.end()
 
 
 def send(client: RawClient, *packets: bytes) -> None:

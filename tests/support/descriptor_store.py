@@ -17,7 +17,7 @@ from tests.support.bus import SBUSD, START_SECONDS_MAX, Bus, bus_of, sbusd_envir
 from tests.support.service_manager import MESSAGE_SECONDS_MAX, ServiceManager
 
 STORED_MAX = 1_000
-_START = """
+START_WITH_DESCRIPTORS = """
 import fcntl, os, sys
 count = int(sys.argv[1])
 high = [fcntl.fcntl(int(fd), fcntl.F_DUPFD, 1000) for fd in sys.argv[2 : 2 + count]]
@@ -118,19 +118,22 @@ class StoringManager(ServiceManager):
         self.drop_ended()
         pairs = [(name, fd) for name, fds in self.stored.items() for fd in fds]
         fds = [fd for _, fd in pairs]
-        start = (sys.executable, "-c", _START, str(len(fds)), *map(str, fds))
-        environment = {
-            "NOTIFY_SOCKET": self.address,
-            "FDSTORE": str(self.stored_max),
-            "LISTEN_FDS": str(len(fds)),
-            "LISTEN_FDNAMES": ":".join(name for name, _ in pairs),
-        }
+        start = (sys.executable, "-c", START_WITH_DESCRIPTORS, str(len(fds)), *map(str, fds))
         serving = ("--workers", str(workers), "--placement", "spread")
         arguments = ("-f", "-r", "-a", self._bus_address, *serving, *options)
         with pytest.MonkeyPatch.context() as patch:
-            for name, value in environment.items():
+            for name, value in self.variables(pairs).items():
                 patch.setenv(name, value)
             yield (*start, *command), arguments, fds
+
+    def variables(self, pairs: Sequence[tuple[str, int]]) -> dict[str, str]:
+        """The environment of a service that gets these descriptors with their names."""
+        return {
+            "NOTIFY_SOCKET": self.address,
+            "FDSTORE": str(self.stored_max),
+            "LISTEN_FDS": str(len(pairs)),
+            "LISTEN_FDNAMES": ":".join(name for name, _ in pairs),
+        }
 
     def close(self) -> None:
         self.sock.close()

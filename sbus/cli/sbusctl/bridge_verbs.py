@@ -45,7 +45,7 @@ def bridge(selected: SelectedBus, path: str, check_config: bool) -> None:
 
     report = functools.partial(report_error, command="sbusctl")
     notifier = Notifier.of_environment(report)
-    asyncio.run(Bridge(plan, report).run(notifier))
+    asyncio.run(Bridge(plan, report, notifier).run())
 
 
 @verb("sbusctl bridges")

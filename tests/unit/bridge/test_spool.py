@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sbus.bridge.spool import Spool, map_file
+from sbus.bridge.spool import Reached, Spool
 
 records = st.binary(max_size=40)
 steps = st.lists(
@@ -30,10 +30,12 @@ def test_keeps_what_is_not_released(schedule: list[tuple[str, object]]) -> None:
         path = Path(directory) / "lamps.spool"
         spool = Spool(path)
         expected: deque[bytes] = deque()
+        reached = Reached()
         for what, value in schedule:
             if what == "append":
                 assert isinstance(value, list)
-                spool.append(value)
+                reached = Reached("e", reached.last + len(value), 7, [1, 2])
+                spool.append(value, reached)
                 expected += value
             elif what == "release":
                 assert isinstance(value, int)
@@ -50,6 +52,7 @@ def test_keeps_what_is_not_released(schedule: list[tuple[str, object]]) -> None:
                         file.write(value)
                 spool = Spool(path)
             assert spool.first(1_000)[0] == list(expected)
+            assert spool.reached == reached
             if not expected:
                 assert spool.waiting_bytes == 0 or what == "release"
         spool.close()
@@ -58,22 +61,22 @@ def test_keeps_what_is_not_released(schedule: list[tuple[str, object]]) -> None:
 def test_is_emptied_when_all_is_released(tmp_path: Path) -> None:
     path = tmp_path / "lamps.spool"
     spool = Spool(path)
-    spool.append([b"a", b"b"])
+    spool.append([b"a", b"b"], Reached())
     spool.release(spool.first(2)[1])
     assert os.path.getsize(path) == 0
-    assert spool.position == 0
+    assert spool.waiting_bytes == 0
     spool.close()
 
 
 def test_a_full_disk_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spool = Spool(tmp_path / "lamps.spool")
-    spool.append([b"a"])
+    spool.append([b"a"], Reached())
     with monkeypatch.context() as patched:
         whole = os.pwrite
         patched.setattr(os, "pwrite", lambda fd, data, at: whole(fd, data[:-1], at))
         with pytest.raises(OSError, match="No space left"):
-            spool.append([b"b"])
-    spool.append([b"c"])
+            spool.append([b"b"], Reached())
+    spool.append([b"c"], Reached())
     assert spool.first(9)[0] == [b"a", b"c"]
     spool.close()
 
@@ -81,15 +84,10 @@ def test_a_full_disk_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_stays_small_while_it_is_never_empty(tmp_path: Path) -> None:
     path = tmp_path / "lamps.spool"
     spool = Spool(path)
-    spool.append([b"0" * 100_000])
+    spool.append([b"0" * 100_000], Reached())
     for number in range(1, 100):
-        spool.append([b"%d" % number * 50_000])
+        spool.append([b"%d" % number * 50_000], Reached())
         spool.release(spool.first(1)[1])
         assert path.stat().st_size < 3_000_000
     spool.close()
     assert Spool(path).first(2)[0] == [b"99" * 50_000]
-
-
-def test_a_mapped_file_has_its_place_on_the_disk(tmp_path: Path) -> None:
-    map_file(tmp_path / "x", 100_000)
-    assert (tmp_path / "x").stat().st_blocks * 512 >= 100_000

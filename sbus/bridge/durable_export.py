@@ -1,0 +1,200 @@
+"""Exporting a durable channel: what the bus brings goes into the spool, and from there to the
+stream."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import nats.js.errors
+from nats.aio.client import Client
+from nats.js import JetStreamContext
+from nats.js.api import StreamConfig
+
+from sbus.bridge.configuration import Configuration, Durable
+from sbus.bridge.durable import ACK_SECONDS, ACKED, BATCH, MESSAGE_ID, stream_name
+from sbus.bridge.envelope import HEADER, Crossing, Envelope, encode_envelope
+from sbus.bridge.exchange import Numbers
+from sbus.bridge.spool import BRIDGES_MAX, Reached, Spool
+from sbus.bridge.status import DurableStatus
+from sbus.bridge.subjects import encode_key
+from sbus.protocol.keys import SLASH
+from sbus.protocol.packets import Message
+
+CONTROL_LINE_BYTES: Final = 3_900
+"""Of a subject: a server takes 4,096 bytes for the line that it is on, by default."""
+_HEADERS_BYTES: Final = 512
+"""Of a message's headers without the claim, at most."""
+_DUPLICATES_SECONDS_MAX: Final = 3_600.0
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True):
+    """A message in the spool."""
+
+    epoch: str
+    number: int
+    claim: str
+    key: bytes
+    payload: bytes
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Record)
+
+
+class DurableExport:
+    """Of one channel; a `Sink` of its reader."""
+
+    def __init__(
+        self,
+        status: DurableStatus,
+        limits: Durable,
+        prefix: str,
+        plan: Configuration,
+        report: Callable[[str, str], None],
+        claim_of: Callable[[Message], str],
+    ) -> None:
+        self.status = status
+        self._report = report
+        channel = status.channel
+        self.name = f"{channel} (durable)"
+        self._channel = channel
+        self._limits = limits
+        self._prefix = prefix
+        self._origin = plan.origin
+        self._claim_of = claim_of
+        self._pattern_of = plan.channels[channel].pattern_of
+        self.spool = Spool(Path(plan.state) / f"{channel}.spool")
+        self._numbers = Numbers()
+        self._batch: list[Record] = []
+        """What goes into the spool next."""
+        self._batch_bytes = 0
+        self._message_bytes_max = 0
+        """What the server takes."""
+        self._news = asyncio.Event()
+        self.room = asyncio.Event()
+        self.room.set()
+
+    def go_on(self) -> None:
+        """Number the next message as the spool says."""
+        self._numbers.epoch, self._numbers.last = self.spool.reached.epoch, self.spool.reached.last
+
+    # -- from the local bus --------------------------------------------------------------------
+    def export(self, channel: str, message: Message) -> None:
+        """Put this into the spool with the next `commit`, unless that is full."""
+        self._numbers.last += 1
+        if self.spool.waiting_bytes + self._batch_bytes > self._limits.bytes_max:
+            self.status.give_up(self._pattern_of(message.key))
+            return
+        claim, numbers = self._claim_of(message), self._numbers
+        record = Record(numbers.epoch, numbers.last, claim, message.key, message.payload)
+        self._batch.append(record)
+        self._batch_bytes += len(record.key) + len(record.payload)
+
+    def export_gap(self, channel: str, count: int | None) -> None:
+        self._numbers.skip(count)
+
+    def relay(self, crossing: Crossing) -> None:
+        """Durable channels are not passed on."""
+
+    def commit(self, cookie: int, bridges: set[int]) -> None:
+        """Everything so far is in the spool: what came by the socket with this cookie, from a bus
+        with these bridges."""
+        epoch, last = self._numbers.epoch, self._numbers.last
+        reached = Reached(epoch, last, cookie, sorted(bridges)[-BRIDGES_MAX:])
+        try:
+            self.spool.append(map(_encoder.encode, self._batch), reached)
+        except OSError as error:
+            for record in self._batch:
+                self.status.give_up(self._pattern_of(record.key))
+            self._report(f"{self.name} {error}", f"{self.name} is given up: {error}")
+            self.spool.append([], reached)
+        self._batch.clear()
+        self._batch_bytes = 0
+        self.status.spool_bytes = self.spool.waiting_bytes
+        self._news.set()
+        if self.spool.waiting_bytes > self._limits.bytes_max // 2:
+            self.room.clear()
+
+    # -- to the stream -------------------------------------------------------------------------
+    async def run(self, nc: Client) -> None:
+        """Send what is in the spool, until cancelled."""
+        js = nc.jetstream(timeout=ACK_SECONDS)
+        self._message_bytes_max = nc.max_payload
+        await self._make_stream(js)
+        while True:
+            self._news.clear()
+            records, end = self.spool.first(BATCH)
+            if records:
+                await self._send(js, [_decoder.decode(record) for record in records])
+                self.spool.release(end)
+                self.status.spool_bytes = self.spool.waiting_bytes
+                self.room.set()
+            else:
+                await self._news.wait()
+
+    async def _make_stream(self, js: JetStreamContext) -> None:
+        name = stream_name(self._prefix, self._channel)
+        try:
+            await js.stream_info(name)
+        except nats.js.errors.NotFoundError:
+            keep_seconds = self._limits.hours_max * 3600
+            await js.add_stream(
+                StreamConfig(
+                    name=name,
+                    subjects=[f"{self._prefix}.d.{self._channel}.>"],
+                    max_age=keep_seconds,
+                    max_bytes=self._limits.bytes_max,
+                    num_replicas=self._limits.replicas,
+                    duplicate_window=min(keep_seconds, _DUPLICATES_SECONDS_MAX),
+                )
+            )
+
+    async def _send(self, js: JetStreamContext, records: list[Record]) -> None:
+        """Returns once the stream has all of them; one run of numbers after the other, so each
+        message tells that everything before its run was acknowledged, or will never be sent."""
+        fitting = []
+        for record in records:
+            if self._fits(record):
+                fitting.append(record)
+            else:
+                self.status.give_up(self._pattern_of(record.key))
+                self._report(f"{self.name} size", f"{self.name}: a message is too large for NATS")
+        for run in _runs(fitting):
+            acked = str(run[0].number - 1)
+            acks = [await self._send_one(js, record, acked) for record in run]
+            for ack in acks:
+                await asyncio.wait_for(ack, ACK_SECONDS)
+            self.status.sent += len(run)
+
+    def _fits(self, record: Record) -> bool:
+        """Whether the server takes it."""
+        size_bytes = len(record.payload) + len(record.claim) + _HEADERS_BYTES
+        subject = self._subject_of(record)
+        return len(subject) <= CONTROL_LINE_BYTES and size_bytes <= self._message_bytes_max
+
+    def _subject_of(self, record: Record) -> str:
+        return f"{self._prefix}.d.{self._channel}.{self._origin}.{encode_key(record.key, SLASH)}"
+
+    async def _send_one(
+        self, js: JetStreamContext, record: Record, acked: str
+    ) -> asyncio.Future[Any]:
+        envelope = Envelope(record.epoch, record.number, self._origin, record.claim)
+        identity = f"{self._origin}/{record.epoch}/{self._channel}/{record.number}"
+        headers = {HEADER: encode_envelope(envelope), MESSAGE_ID: identity, ACKED: acked}
+        return await js.publish_async(
+            self._subject_of(record), record.payload, wait_stall=ACK_SECONDS, headers=headers
+        )
+
+
+def _runs(records: list[Record]) -> list[list[Record]]:
+    """Those of one epoch with consecutive numbers together."""
+    runs: list[list[Record]] = []
+    for record in records:
+        last = runs[-1][-1] if runs else None
+        if last and (last.epoch, last.number + 1) == (record.epoch, record.number):
+            runs[-1].append(record)
+        else:
+            runs.append([record])
+    return runs

@@ -1,0 +1,67 @@
+"""A record in a file, which is replaced by one store to memory: a process that is killed leaves the
+old one or the new one.
+
+    0    which of two slots counts, and a flag (2)
+    8…   two slots: length of 4 bytes, then the record
+"""
+
+import mmap
+import os
+import struct
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+_LENGTH: Final = struct.Struct("<I")
+_SLOT_BYTES: Final = 65_536
+_FIRST_AT: Final = 8
+_SLOT, _FLAG = 1, 2
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class StateFile(Generic[T]):
+    """`state` is what the file has, or `first` if it has nothing that can be read."""
+
+    def __init__(self, path: Path, first: T) -> None:
+        self._map = map_file(path, _FIRST_AT + 2 * _SLOT_BYTES)
+        at = self._slot_at(self._map[0] & _SLOT)
+        (length,) = _LENGTH.unpack_from(self._map, at)
+        self.state = first
+        try:
+            data = self._map[at + _LENGTH.size : at + _LENGTH.size + length]
+            self.state = msgspec.msgpack.decode(data, type=type(first))
+        except msgspec.DecodeError:
+            self._map[0] = 0
+
+    @property
+    def flag(self) -> bool:
+        return bool(self._map[0] & _FLAG)
+
+    def clear_flag(self) -> None:
+        self._map[0] &= _SLOT
+
+    def write(self, state: T, *, flag: bool = False) -> None:
+        """Replace the record; with `flag`, set that, too."""
+        slot = 1 - (self._map[0] & _SLOT)
+        data = _encode(state)
+        assert len(data) <= _SLOT_BYTES - _LENGTH.size
+        at = self._slot_at(slot)
+        self._map[at : at + _LENGTH.size + len(data)] = _LENGTH.pack(len(data)) + data
+        self._map[0] = slot | (_FLAG if flag else self._map[0] & _FLAG)
+        self.state = state
+
+    def _slot_at(self, slot: int) -> int:
+        return _FIRST_AT + slot * _SLOT_BYTES
+
+
+def map_file(path: Path, size: int) -> mmap.mmap:
+    """A file of this size in memory. What is stored there outlives the process."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, size)  # a store to memory for which the disk has no room is fatal
+        return mmap.mmap(fd, size)
+    finally:
+        os.close(fd)
