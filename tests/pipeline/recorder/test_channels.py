@@ -15,7 +15,7 @@ from tests.support.recorder_process import Recorder, recorders, rows_of
 
 pytestmark = needs_nats
 
-KILLS = 4
+KILLS = 2
 CONFIG = """
 [bridge]
 origin = "{name}"
@@ -53,10 +53,12 @@ class Scene:
     def _config(self, name: str, way: str) -> str:
         return CONFIG.format(name=name, url=self.server.url, way=way)
 
-    def record(self) -> Recorder:
+    def record(self, file_bytes_max: int | None = None) -> Recorder:
         options = ("--channel", "all", "--bridge", str(self._file), "--grace-hours", "0")
         rolling = ("--roll-bytes", "20000")
-        return self._recorders.start("/nowhere", self.recording, *options, *rolling)
+        return self._recorders.start(
+            "/nowhere", self.recording, *options, *rolling, file_bytes_max=file_bytes_max
+        )
 
     def publish(self, name: str, first: int, last: int) -> None:
         with sbus.blocking.connect(self.buses[name].address) as bus:
@@ -81,7 +83,7 @@ def scene(directory: Path) -> Iterator[Scene]:
         yield Scene(directory, stack)
 
 
-def test_each_message_has_one_row_whenever_the_recorder_is_killed(tmp_path: Path) -> None:
+def test_each_message_has_one_row_whatever_is_killed_or_full(tmp_path: Path) -> None:
     chance = random.Random(1)
     with scene(tmp_path) as here:
         sent = 0
@@ -92,6 +94,12 @@ def test_each_message_has_one_row_whenever_the_recorder_is_killed(tmp_path: Path
             sent += 1_000
             here.wait_rows(2 * sent - chance.randrange(1, 1_900))
             recorder.kill()
+        starved = here.record(file_bytes_max=3_000)
+        for name in here.buses:
+            here.publish(name, sent + 1, sent + 1_000)
+        sent += 1_000
+        assert starved.wait() == 1
+        assert "stopped, messages cannot be written" in starved.stderr_text()
         here.server.kill()
         recorder = here.record()
         here.server.start()
