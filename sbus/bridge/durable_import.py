@@ -50,7 +50,7 @@ class DurableImport(StreamReader):
         status: DurableStatus,
         prefix: str,
         plan: Configuration,
-        messages_of: Callable[[str, str, str, Crossing | Gap], list[tuple[bytes, bytes]]],
+        messages_of: Callable[[str, str, Crossing | Gap], list[tuple[bytes, bytes]]],
         report: Callable[[str, str], None],
         sockets: KeptSockets,
     ) -> None:
@@ -113,8 +113,7 @@ class DurableImport(StreamReader):
         origin, items = self.feed(msg)
         messages: list[tuple[bytes, bytes]] = []
         for item in items:
-            epoch = self.ledgers[origin].epoch
-            messages += self._messages_of(self._channel, origin, epoch, item)
+            messages += self._messages_of(self._channel, origin, item)
             if isinstance(item, Crossing):
                 await self._publish(messages, origin, item.envelope.epoch, item.envelope.number)
                 messages = []

@@ -45,7 +45,7 @@ class Port(Protocol):
 class Deliver(Protocol):
     """The local bus as the exchange sees it."""
 
-    def __call__(self, channel: str, origin: str, epoch: str, item: Crossing | Gap) -> None: ...
+    def __call__(self, channel: str, origin: str, item: Crossing | Gap) -> None: ...
 
 
 class Numbers:
@@ -184,7 +184,7 @@ class Exchange:
         """`is_known`: the local bus has it already."""
         for item in given:
             if not is_known:
-                self._deliver(channel, origin, ledger.epoch, item)
+                self._deliver(channel, origin, item)
             if isinstance(item, Gap):
                 continue
             for other in self._transit_ports(port, channel, origin, ledger):

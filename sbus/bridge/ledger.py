@@ -29,6 +29,7 @@ T = TypeVar("T")
 class Gap(msgspec.Struct, frozen=True):
     """Messages that are missing: so many, from the first on; None if nobody knows how many."""
 
+    epoch: str
     first: int
     count: int | None
 
@@ -135,7 +136,7 @@ class Ledger(Generic[T]):
             self.next = first
         else:
             given = self.give_up()
-            given.append(Gap(self.next, None))
+            given.append(Gap(self.epoch, self.next, None))
             self.counts.unknown_gaps += 1
             self.retired.append(self.epoch)
             self.next = 1
@@ -160,7 +161,7 @@ class Ledger(Generic[T]):
         return given
 
     def _skip_to(self, number: int, given: list[T | Gap]) -> None:
-        gap = Gap(self.next, number - self.next)
+        gap = Gap(self.epoch, self.next, number - self.next)
         self.counts.missing += number - self.next
         given.append(gap)
         self.next = number

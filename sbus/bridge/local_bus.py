@@ -74,17 +74,17 @@ class LocalPublisher:
         self.room = asyncio.Event()
         self.room.set()
 
-    def deliver(self, channel: str, origin: str, epoch: str, item: Crossing | Gap) -> None:
+    def deliver(self, channel: str, origin: str, item: Crossing | Gap) -> None:
         """Publish this after everything before it."""
-        for key, payload in self.messages_of(channel, origin, epoch, item):
+        for key, payload in self.messages_of(channel, origin, item):
             self._add(key, payload)
 
     def messages_of(
-        self, channel: str, origin: str, epoch: str, item: Crossing | Gap
+        self, channel: str, origin: str, item: Crossing | Gap
     ) -> list[tuple[bytes, bytes]]:
         """The keys and payloads to publish for this."""
         if isinstance(item, Gap):
-            told = {"origin": origin, "epoch": epoch, "first": item.first, "count": item.count}
+            told = {"origin": origin, "epoch": item.epoch, "first": item.first, "count": item.count}
             return [(LOST_KEY + channel.encode(), _encode(told))]
         is_short = len(item.key) + len(item.payload) < PACKET_BYTES_MAX - len(PUBLISH_WORD)
         if not (is_short and self._is_accepted(channel, item.key)):

@@ -80,7 +80,7 @@ class Uplink:
             return
         self._tell_missing(channel, crossing.origin, envelope.epoch, envelope.number - 1)
         self._next[channel, crossing.origin] = (envelope.epoch, envelope.number + 1)
-        self._publisher.deliver(channel, crossing.origin, envelope.epoch, crossing)
+        self._publisher.deliver(channel, crossing.origin, crossing)
         self._status.sent += 1
 
     def beat(self, channel: str, origin: str, envelope: Envelope) -> None:
@@ -96,11 +96,11 @@ class Uplink:
         """Tell there what was not sent, up to this number."""
         known, expected = self._next.get((channel, origin), (epoch, last + 1))
         if known != epoch:
-            self._publisher.deliver(channel, origin, epoch, Gap(expected, None))
+            self._publisher.deliver(channel, origin, Gap(known, expected, None))
             expected = 1
         if last >= expected:
-            gap = Gap(expected, last + 1 - expected)
-            self._publisher.deliver(channel, origin, epoch, gap)
+            gap = Gap(epoch, expected, last + 1 - expected)
+            self._publisher.deliver(channel, origin, gap)
         self._next[channel, origin] = (epoch, max(expected, last + 1))
 
     # -- what is published there ---------------------------------------------------------------

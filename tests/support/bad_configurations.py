@@ -8,9 +8,9 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from sbus.broker.config.file import FILE_BYTES_MAX
 from sbus.bus_options import OPTIONS
 from sbus.limits import Limits, UserLimits
+from sbus.toml_file import FILE_BYTES_MAX
 
 GOOD = """\
 [bus]

@@ -64,18 +64,18 @@ def test_each_number_is_delivered_or_missing_once_and_in_order(
 def test_begins_with_the_first_message_it_hears_of() -> None:
     ledger: Ledger[str] = Ledger()
     assert ledger.feed("a", E1, 7, "x", NOW) == ["x"]
-    assert ledger.feed("a", E1, 9, "z", NOW) == [Gap(8, 1), "z"]
+    assert ledger.feed("a", E1, 9, "z", NOW) == [Gap(E1, 8, 1), "z"]
 
 
 def test_begins_behind_the_first_heartbeat_it_hears() -> None:
     ledger: Ledger[str] = Ledger()
     assert ledger.heartbeat("a", E1, 7, NOW) == []
-    assert ledger.feed("a", E1, 9, "z", NOW) == [Gap(8, 1), "z"]
+    assert ledger.feed("a", E1, 9, "z", NOW) == [Gap(E1, 8, 1), "z"]
 
 
 def test_a_heartbeat_finds_a_loss_at_the_end() -> None:
     ledger: Ledger[str] = Ledger(E1)
-    assert ledger.heartbeat("a", E1, 3, NOW) == [Gap(1, 3)]
+    assert ledger.heartbeat("a", E1, 3, NOW) == [Gap(E1, 1, 3)]
 
 
 def test_a_message_by_two_ways_is_delivered_once() -> None:
@@ -98,14 +98,14 @@ def test_does_not_wait_for_a_silent_way() -> None:
     ledger.heartbeat("b", E1, 0, NOW)
     later = NOW + WAY_SECONDS + 1
     assert ledger.feed("a", E1, 2, "y", later) == []
-    assert ledger.expire(later) == [Gap(1, 1), "y"]
+    assert ledger.expire(later) == [Gap(E1, 1, 1), "y"]
 
 
 def test_once_all_links_are_silent_nothing_waits_any_more() -> None:
     ledger: Ledger[str] = Ledger(E1)
     ledger.heartbeat("b", E1, 0, NOW)
     assert ledger.feed("a", E1, 2, "last", NOW) == []
-    assert ledger.expire(NOW + WAY_SECONDS + 1) == [Gap(1, 1), "last"]
+    assert ledger.expire(NOW + WAY_SECONDS + 1) == [Gap(E1, 1, 1), "last"]
 
 
 def test_a_link_that_comes_back_neither_repeats_nor_hides() -> None:
@@ -114,7 +114,7 @@ def test_a_link_that_comes_back_neither_repeats_nor_hides() -> None:
     ledger.expire(NOW + WAY_SECONDS + 1)
     assert ledger.ways == {}
     assert ledger.feed("a", E1, 1, "x", NOW + 60) == []
-    assert ledger.feed("a", E1, 4, "w", NOW + 60) == [Gap(2, 2), "w"]
+    assert ledger.feed("a", E1, 4, "w", NOW + 60) == [Gap(E1, 2, 2), "w"]
 
 
 def test_a_new_epoch_is_a_gap_of_unknown_size() -> None:
@@ -122,7 +122,7 @@ def test_a_new_epoch_is_a_gap_of_unknown_size() -> None:
     ledger.heartbeat("b", E1, 0, NOW)
     assert ledger.feed("a", E1, 2, "held", NOW) == []
     given_ = ledger.feed("a", E2, 2, "new", NOW)
-    assert given_ == [Gap(1, 1), "held", Gap(3, None), Gap(1, 1), "new"]
+    assert given_ == [Gap(E1, 1, 1), "held", Gap(E1, 3, None), Gap(E2, 1, 1), "new"]
     assert ledger.feed("b", E1, 3, "late", NOW) == []
     assert ledger.heartbeat("b", E1, 3, NOW) == []
     assert ledger.counts.stale == 2
@@ -135,7 +135,7 @@ def test_holds_a_bounded_number() -> None:
     for number in range(2, HELD_MAX + 2):
         assert ledger.feed("a", E1, number, number, NOW) == []
     given_ = ledger.feed("a", E1, HELD_MAX + 2, HELD_MAX + 2, NOW)
-    assert given_ == [Gap(1, 1), *range(2, HELD_MAX + 3)]
+    assert given_ == [Gap(E1, 1, 1), *range(2, HELD_MAX + 3)]
     assert ledger.held == 0
 
 
@@ -143,10 +143,10 @@ def test_goes_on_from_what_was_delivered_before() -> None:
     ledger: Ledger[str] = Ledger(E1, last=5)
     assert ledger.feed("a", E1, 5, "again", NOW) == []
     assert ledger.feed("a", E1, 6, "x", NOW) == ["x"]
-    assert ledger.feed("a", E1, 9, "y", NOW) == [Gap(7, 2), "y"]
+    assert ledger.feed("a", E1, 9, "y", NOW) == [Gap(E1, 7, 2), "y"]
     ledger.heartbeat("b", E1, 0, NOW)
     ledger.feed("a", E1, 11, "z", NOW)
-    assert ledger.give_up() == [Gap(10, 1), "z"]
+    assert ledger.give_up() == [Gap(E1, 10, 1), "z"]
 
 
 def test_waits_for_what_a_way_sends_again() -> None:
@@ -154,5 +154,5 @@ def test_waits_for_what_a_way_sends_again() -> None:
     assert ledger.feed("a", E1, 2, "y", NOW, passed=0) == []
     assert ledger.feed("a", E1, 3, "z", NOW, passed=0) == []
     assert ledger.feed("a", E1, 1, "x", NOW, passed=0) == ["x", "y", "z"]
-    assert ledger.feed("a", E1, 7, "w", NOW, passed=5) == [Gap(4, 2)]
-    assert ledger.feed("a", E1, 8, "v", NOW, passed=7) == [Gap(6, 1), "w", "v"]
+    assert ledger.feed("a", E1, 7, "w", NOW, passed=5) == [Gap(E1, 4, 2)]
+    assert ledger.feed("a", E1, 8, "v", NOW, passed=7) == [Gap(E1, 6, 1), "w", "v"]

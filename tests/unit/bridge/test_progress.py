@@ -25,7 +25,7 @@ def test_the_next_process_goes_on_where_the_last_one_was(tmp_path: Path) -> None
     assert (ledgers["a"].epoch, ledgers["a"].next) == ("cc", 5)
     assert (ledgers["b"].epoch, ledgers["b"].next) == ("bb", 8)
     assert ledgers["a"].feed("", "aa", 3, "late", 0.0) == []
-    assert ledgers["a"].feed("", "cc", 6, "x", 0.0) == [Gap(5, 1), "x"]
+    assert ledgers["a"].feed("", "cc", 6, "x", 0.0) == [Gap("cc", 5, 1), "x"]
 
 
 def test_forgets_the_epochs_of_the_past_before_it_is_full(tmp_path: Path) -> None:
