@@ -11,13 +11,15 @@ def _ip(*words: str) -> None:
 
 
 class Network:
-    """Needs root; the namespaces have the addresses 10.231.0.1, 10.231.0.2, …"""
+    """Needs root; the namespaces have the addresses 10.231.N.1, 10.231.N.2, …, where N differs for
+    most processes."""
 
     def __init__(self, names: Sequence[str], stack: ExitStack) -> None:
         self._names = names
         self._switch = f"sb{os.getpid()}"
+        self._net = f"10.231.{os.getpid() % 256}"
         self._make(stack, ["link"], self._switch, "type", "bridge")
-        _ip("addr", "add", "10.231.0.254/24", "dev", self._switch)
+        _ip("addr", "add", f"{self._net}.254/24", "dev", self._switch)
         _ip("link", "set", self._switch, "up")
         for name in names:
             self._add(name, stack)
@@ -36,7 +38,7 @@ class Network:
             _ip("-n", space, "link", "set", device, "up")
 
     def address(self, name: str) -> str:
-        return f"10.231.0.{1 + self._names.index(name)}"
+        return f"{self._net}.{1 + self._names.index(name)}"
 
     def command(self, name: str) -> list[str]:
         """What executes the command behind it on this host."""
