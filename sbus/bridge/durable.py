@@ -30,7 +30,7 @@ from sbus.bridge.envelope import (
     decode_envelope,
 )
 from sbus.bridge.ledger import Gap, Ledger
-from sbus.bridge.progress import RECORDS_MAX, Progress
+from sbus.bridge.progress import ORIGINS_MAX, Progress
 from sbus.bridge.status import DurableStatus
 from sbus.bridge.subjects import decode_key
 from sbus.protocol.keys import SLASH
@@ -52,6 +52,12 @@ class Stored(msgspec.Struct, frozen=True):
 
 def stream_name(prefix: str, channel: str) -> str:
     return f"{prefix.replace('.', '_')}_{channel}"
+
+
+def _delivery(msg: Msg) -> int:
+    """Which one of its consumer this message is."""
+    number: int = msg.metadata.sequence.consumer
+    return number
 
 
 class StreamReader:
@@ -95,15 +101,20 @@ class StreamReader:
                 inactive_threshold=60.0,
             ),
         )
+        delivered = 0
         while True:
             self.status.is_importing = True
             try:
-                batch = await consumer.fetch(self.batch_messages_max, timeout=_FETCH_SECONDS)
+                found = await consumer.fetch(self.batch_messages_max, timeout=_FETCH_SECONDS)
             except TimeoutError:
                 continue
+            batch = [it for at, it in enumerate(found, delivered + 1) if at == _delivery(it)]
             if batch:
                 await self.deliver(batch)
                 await batch[-1].ack()
+            delivered += len(found)
+            if len(batch) < len(found):
+                raise nats.errors.Error("the servers have lost messages on the way: read again")
 
     async def _find_beginning(self, js: JetStreamContext, name: str) -> None:
         """Wait until there is a stream; without progress so far, begin at its end."""
@@ -134,7 +145,7 @@ class StreamReader:
         origin, envelope = crossing.origin, crossing.envelope
         ledger = self.ledgers.get(origin)
         if ledger is None:
-            if len(self.ledgers) >= RECORDS_MAX // 2:  # anybody can invent one
+            if len(self.ledgers) >= ORIGINS_MAX:  # anybody can invent one
                 self.report(f"{self.name} full", f"{self.name}: too many origins: {origin}")
                 return "", []
             ledger = Ledger(envelope.epoch, acked) if self.reads_all else Ledger()

@@ -1,8 +1,9 @@
 """Importing a durable channel: what the stream brings is published on the local bus.
 
 Before a message is published, a file tells of it, and how many messages the bus will then have
-published for this connection. A successor that goes on with the connection asks the bus for this
-number, and so knows whether the message was published.
+published for this connection; the file has a flag until the message is sent. A successor that finds
+this flag asks the bus for the number, if it goes on with the connection, and so knows whether the
+message was published. Otherwise the message is published again.
 """
 
 from collections.abc import Callable
@@ -29,16 +30,15 @@ _OPEN_MAX: Final = 64
 """Receipts that a client may wait for."""
 
 
-class _Sent(msgspec.Struct, frozen=True, array_like=True):
-    """What the next message that is published delivers."""
+class Sent(msgspec.Struct, frozen=True, array_like=True):
+    """What is published without the bus having confirmed it."""
 
     cookie: int = 0
     """Of the socket."""
     count: int = 0
-    """Of the messages published there, with this one."""
-    origin: str = ""
-    epoch: str = ""
-    number: int = 0
+    """Of the messages published there, with the last one."""
+    marks: list[tuple[str, str, int]] = []
+    """Origin, epoch and number of each."""
 
 
 class DurableImport(StreamReader):
@@ -62,43 +62,50 @@ class DurableImport(StreamReader):
         self._sockets = sockets
         self._member = f"{NAME}:{status.channel}".encode()
         self.socket_name = socket_name("publish", status.channel, plan.address)
-        self._sent = StateFile(Path(plan.state) / f"{status.channel}.sent", _Sent())
+        self._sent = StateFile(Path(plan.state) / f"{status.channel}.sent", Sent())
+        marks = self._sent.state.marks
+        for mark in marks[:-1] if self._sent.flag else marks:
+            self.progress.note(*mark)
         self._published = 0
         """On the present connection."""
         self._open: list[OpenReceipt] = []
         """Receipts that are waited for."""
-        self._confirmed: bytes | None = None
-        """The progress before the messages of these."""
 
     async def run(self, nc: Client) -> None:
         """Publish what comes, until cancelled."""
         sock = self._sockets.claim(self.socket_name, self._sent.state.cookie)
-        self._open.clear()
         async with kept_connection(self._address, sock) as self._bus:
             try:
                 if sock is None:
                     await self._bus.join(self._member)
                     self._published = 0
-                    self._sent.write(_Sent(self._bus.cookie))
-                    self._sockets.keep(self.socket_name, self._bus.sock)
                 else:
                     await self._find_published()
+                self._confirm()
+                if sock is None:
+                    self._sockets.keep(self.socket_name, self._bus.sock)
                 await super().run(nc)
             except BusError:
-                if self._confirmed is not None:  # a bus that has gone may not have published them
-                    self.progress.restore(self._confirmed)
+                self.progress.restore()  # a bus that has gone may not have published the rest
+                self._confirm()
                 self._sockets.end(self.socket_name)
                 raise
 
     async def _find_published(self) -> None:
         """Learn whether the last message was published."""
         sent, count = self._sent.state, await self._bus.count_published(self._member)
-        if count is None or count < sent.count - 1:
+        if self._sent.flag and count is not None and count >= sent.count:
+            self.progress.note(*sent.marks[-1])
+        elif self._sent.flag and (count is None or count < sent.count - 1):
             self.report("count", f"{self.name}: the bus has lost count: a message may come twice")
-        elif count >= sent.count > 0:
-            self.progress.note(sent.origin, sent.epoch, sent.number)
         self._published = count or 0
-        self._confirmed = None
+
+    def _confirm(self) -> None:
+        """The bus has everything so far."""
+        self._open.clear()
+        self.progress.save()
+        self._sent.write(Sent(self._bus.cookie, self._published))
+        self._sent.clear_flag()
 
     async def deliver(self, batch: list[Msg]) -> None:
         """Publish what these make deliverable; returns when the bus has it."""
@@ -126,17 +133,17 @@ class DurableImport(StreamReader):
     ) -> None:
         """Publish these, which deliver everything up to this number. What is stored before and
         after tells a successor what to ask the bus."""
-        if len(self._open) + len(messages) > _OPEN_MAX:
+        if max(len(self._open), len(self._sent.state.marks)) + len(messages) > _OPEN_MAX:
             await self._wait_receipts()
-        if not self._open:
-            self._confirmed = self.progress.snapshot()
         self._published += len(messages)
-        self._sent.write(_Sent(self._bus.cookie, self._published, origin, epoch, number))
+        marks = [*self._sent.state.marks, (origin, epoch, number)]
+        self._sent.write(Sent(self._sent.state.cookie, self._published, marks), flag=True)
         for key, payload in messages:
             try:
                 self._open.append(await self._bus.ask_receipt(key, payload))
             except PacketRefused as refused:  # it is too long
                 self._note_refused(refused)
+        self._sent.clear_flag()
         self.progress.note(origin, epoch, number)
 
     async def _wait_receipts(self) -> None:
@@ -145,8 +152,7 @@ class DurableImport(StreamReader):
         for receipt in self._open:
             if isinstance(receipt.result, PacketRefused):
                 self._note_refused(receipt.result)
-        self._open.clear()
-        self._confirmed = None
+        self._confirm()
 
     def _note_refused(self, refused: PacketRefused) -> None:
         self._published -= 1

@@ -13,28 +13,34 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
+from sbus.errors import ConfigurationError
+
 T = TypeVar("T")
 
 _LENGTH: Final = struct.Struct("<I")
-_SLOT_BYTES: Final = 65_536
 _FIRST_AT: Final = 8
 _SLOT, _FLAG = 1, 2
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class StateFile(Generic[T]):
-    """`state` is what the file has, or `first` if it has nothing that can be read."""
+    """`state` is what the file has, or `first` if that is nothing. Raises ConfigurationError for a
+    file of something else."""
 
-    def __init__(self, path: Path, first: T) -> None:
-        self._map = map_file(path, _FIRST_AT + 2 * _SLOT_BYTES)
+    def __init__(self, path: Path, first: T, bytes_max: int = 65_536) -> None:
+        self._slot_bytes = bytes_max + _LENGTH.size
+        self._map = map_file(path, _FIRST_AT + 2 * self._slot_bytes)
+        self.state = first
         at = self._slot_at(self._map[0] & _SLOT)
         (length,) = _LENGTH.unpack_from(self._map, at)
-        self.state = first
+        data = self._map[at + _LENGTH.size : at + _LENGTH.size + length]
         try:
-            data = self._map[at + _LENGTH.size : at + _LENGTH.size + length]
-            self.state = msgspec.msgpack.decode(data, type=type(first))
-        except msgspec.DecodeError:
-            self._map[0] = 0
+            if self._map[0] > _SLOT | _FLAG:
+                raise msgspec.DecodeError
+            if data:
+                self.state = msgspec.msgpack.decode(data, type=type(first))
+        except msgspec.DecodeError as error:
+            raise ConfigurationError(f"{path} is damaged, or no file of this program") from error
 
     @property
     def flag(self) -> bool:
@@ -47,14 +53,14 @@ class StateFile(Generic[T]):
         """Replace the record; with `flag`, set that, too."""
         slot = 1 - (self._map[0] & _SLOT)
         data = _encode(state)
-        assert len(data) <= _SLOT_BYTES - _LENGTH.size
+        assert len(data) <= self._slot_bytes - _LENGTH.size
         at = self._slot_at(slot)
         self._map[at : at + _LENGTH.size + len(data)] = _LENGTH.pack(len(data)) + data
         self._map[0] = slot | (_FLAG if flag else self._map[0] & _FLAG)
         self.state = state
 
     def _slot_at(self, slot: int) -> int:
-        return _FIRST_AT + slot * _SLOT_BYTES
+        return _FIRST_AT + slot * self._slot_bytes
 
 
 def map_file(path: Path, size: int) -> mmap.mmap:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import sbus
 from sbus.bench.proc import process_tree
-from sbus.bridge.progress import Progress
+from sbus.bridge.durable_import import Sent
 from sbus.client.blocking import Connection
+from sbus.unix.state_file import StateFile
 from tests.support.accounts import PATTERNS
 from tests.support.bridges import nats_server, needs_nats, running_bridge, send, wait_until
 from tests.support.bus import Bus, kill_tree, running_bus
@@ -147,8 +148,8 @@ def test_of_the_importer_loses_nothing_of_an_origin_that_is_new(tmp_path: Path) 
         for pid in process_tree(scene.buses["b"].process.pid):
             os.kill(pid, signal.SIGSTOP)
         scene.publish(1, 100)
-        path = tmp_path / "b" / "all.progress"
-        wait_until(lambda: Progress(path).ledgers())
+        path = tmp_path / "b" / "all.sent"
+        wait_until(lambda: StateFile(path, Sent()).state.marks)
         scene.bridges["b"].process.send_signal(signal.SIGSTOP)
         scene.kill("b")
         scene.start("b")

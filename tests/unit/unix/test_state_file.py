@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from sbus.errors import ConfigurationError
 from sbus.unix import state_file
 from sbus.unix.state_file import StateFile
 
@@ -52,11 +53,12 @@ def test_a_death_while_it_is_written_leaves_the_old_one(
     assert StateFile(path, Place()).state == Place("old", 1)
 
 
-def test_what_cannot_be_read_is_the_first(tmp_path: Path) -> None:
+def test_refuses_what_cannot_be_read(tmp_path: Path) -> None:
     path = tmp_path / "place"
     StateFile(path, Place()).write(Place("a", 1))
     path.write_bytes(b"\x01" + b"\xff" * (path.stat().st_size - 1))
-    assert StateFile(path, Place("first")).state == Place("first")
+    with pytest.raises(ConfigurationError, match="place is damaged, or no file of this program"):
+        StateFile(path, Place())
 
 
 def test_a_mapped_file_has_its_place_on_the_disk(tmp_path: Path) -> None:
