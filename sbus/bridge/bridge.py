@@ -81,30 +81,19 @@ class Bridge:
             self._want(name)
 
     def _add_durable(self, link: NatsLink) -> None:
+        prefix = link.plan.prefix
         for name in link.plan.exports:
-            if limits := self.plan.channels[name].durable:
-                export = DurableExport(
-                    self.durable[name],
-                    limits,
-                    link.plan.prefix,
-                    self.plan,
-                    self.report,
-                    self.exchange.claim_of,
-                )
+            if self.plan.channels[name].durable:
+                export = DurableExport(self.durable[name], prefix, self.exchange, self.report)
                 link.durable.append(export)
                 self.durable_readers[name] = KeptReader(
-                    self.publisher.statuses[name],
-                    self.plan.channels[name],
-                    self.plan.address,
-                    export,
-                    self._sockets,
-                    self.report,
+                    self.publisher.statuses[name], self.plan, export, self._sockets
                 )
         for name in link.plan.imports:
             if self.plan.channels[name].durable:
                 imported = DurableImport(
                     self.durable[name],
-                    link.plan.prefix,
+                    prefix,
                     self.plan,
                     self.publisher.messages_of,
                     self.report,

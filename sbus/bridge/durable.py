@@ -41,6 +41,7 @@ BATCH: Final = 256
 ACK_SECONDS: Final = 5.0
 _FETCH_SECONDS: Final = 1.0
 _STREAM_RETRY_SECONDS: Final = 1.0
+_ATTEMPTS_MAX: Final = 4
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -52,12 +53,6 @@ class Stored(msgspec.Struct, frozen=True):
 
 def stream_name(prefix: str, channel: str) -> str:
     return f"{prefix.replace('.', '_')}_{channel}"
-
-
-def _delivery(msg: Msg) -> int:
-    """Which one of its consumer this message is."""
-    number: int = msg.metadata.sequence.consumer
-    return number
 
 
 class StreamReader:
@@ -83,6 +78,10 @@ class StreamReader:
         self._own = plan.origin
         self.progress = Progress(Path(plan.state) / f"{channel}.progress")
         self.ledgers: dict[str, Ledger[Stored]] = self.progress.ledgers()
+        self._expected = 0
+        """The number in the stream that comes next."""
+        self._left_out = (0, 0)
+        """Where something was left out last, and how often."""
 
     async def run(self, nc: Client) -> None:
         """Deliver what comes, until cancelled."""
@@ -90,6 +89,7 @@ class StreamReader:
         self.ledgers = self.progress.ledgers()  # what waited comes again
         name = stream_name(self._prefix, self._channel)
         await self._find_beginning(js, name)
+        self._expected = self.progress.next_in_stream
         consumer = await js.pull_subscribe(
             f"{self._prefix}.d.{self._channel}.>",
             stream=name,
@@ -101,20 +101,31 @@ class StreamReader:
                 inactive_threshold=60.0,
             ),
         )
-        delivered = 0
         while True:
             self.status.is_importing = True
             try:
                 found = await consumer.fetch(self.batch_messages_max, timeout=_FETCH_SECONDS)
             except TimeoutError:
                 continue
-            batch = [it for at, it in enumerate(found, delivered + 1) if at == _delivery(it)]
-            if batch:
+            if batch := self._unbroken(found):
                 await self.deliver(batch)
                 await batch[-1].ack()
-            delivered += len(found)
             if len(batch) < len(found):
-                raise nats.errors.Error("the servers have lost messages on the way: read again")
+                raise nats.errors.Error("the servers have left out messages: read again")
+
+    def _unbroken(self, found: list[Msg]) -> list[Msg]:
+        """Those before the first that is left out of the stream. Servers do so when they have just
+        started, or lose each other; what is still left out after some attempts was removed."""
+        for at, msg in enumerate(found):
+            number = msg.metadata.sequence.stream
+            if number > self._expected:
+                place, attempts = self._left_out
+                attempts = attempts + 1 if place == self._expected else 1
+                self._left_out = (self._expected, attempts)
+                if attempts <= _ATTEMPTS_MAX:
+                    return found[:at]
+            self._expected = max(self._expected, number + 1)
+        return found
 
     async def _find_beginning(self, js: JetStreamContext, name: str) -> None:
         """Wait until there is a stream; without progress so far, begin at its end."""

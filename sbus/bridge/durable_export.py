@@ -12,10 +12,10 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 from nats.js.api import StreamConfig
 
-from sbus.bridge.configuration import Configuration, Durable
+from sbus.bridge.configuration import Durable
 from sbus.bridge.durable import ACK_SECONDS, ACKED, BATCH, MESSAGE_ID, stream_name
 from sbus.bridge.envelope import HEADER, Crossing, Envelope, encode_envelope
-from sbus.bridge.exchange import Numbers
+from sbus.bridge.exchange import Exchange, Numbers
 from sbus.bridge.spool import BRIDGES_MAX, Reached, Spool
 from sbus.bridge.status import DurableStatus
 from sbus.bridge.subjects import encode_key
@@ -49,23 +49,21 @@ class DurableExport:
     def __init__(
         self,
         status: DurableStatus,
-        limits: Durable,
         prefix: str,
-        plan: Configuration,
+        exchange: Exchange,
         report: Callable[[str, str], None],
-        claim_of: Callable[[Message], str],
     ) -> None:
         self.status = status
-        self._report = report
-        channel = status.channel
-        self.name = f"{channel} (durable)"
-        self._channel = channel
-        self._limits = limits
+        self.report = report
+        self._channel = status.channel
+        self.name = f"{self._channel} (durable)"
         self._prefix = prefix
+        plan = exchange.plan
+        self._limits = plan.channels[self._channel].durable or Durable()
+        self._pattern_of = plan.channels[self._channel].pattern_of
         self._origin = plan.origin
-        self._claim_of = claim_of
-        self._pattern_of = plan.channels[channel].pattern_of
-        self.spool = Spool(Path(plan.state) / f"{channel}.spool")
+        self._claim_of = exchange.claim_of
+        self.spool = Spool(Path(plan.state) / f"{self._channel}.spool")
         self._numbers = Numbers()
         self._batch: list[Record] = []
         """What goes into the spool next."""
@@ -108,7 +106,7 @@ class DurableExport:
         except OSError as error:
             for record in self._batch:
                 self.status.give_up(self._pattern_of(record.key))
-            self._report(f"{self.name} {error}", f"{self.name} is given up: {error}")
+            self.report(f"{self.name} {error}", f"{self.name} is given up: {error}")
             self.spool.append([], reached)
         self._batch.clear()
         self._batch_bytes = 0
@@ -160,7 +158,7 @@ class DurableExport:
                 fitting.append(record)
             else:
                 self.status.give_up(self._pattern_of(record.key))
-                self._report(f"{self.name} size", f"{self.name}: a message is too large for NATS")
+                self.report(f"{self.name} size", f"{self.name}: a message is too large for NATS")
         for run in _runs(fitting):
             acked = str(run[0].number - 1)
             acks = [await self._send_one(js, record, acked) for record in run]

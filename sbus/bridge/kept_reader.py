@@ -11,7 +11,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from sbus.bridge.configuration import Channel
+from sbus.bridge.configuration import Configuration
 from sbus.bridge.durable_export import DurableExport
 from sbus.bridge.local_bus import ChannelReader
 from sbus.bridge.status import ChannelStatus
@@ -32,19 +32,16 @@ class KeptReader(ChannelReader):
     def __init__(
         self,
         status: ChannelStatus,
-        channel: Channel,
-        address: str,
+        plan: Configuration,
         export: DurableExport,
         sockets: KeptSockets,
-        report: Callable[[str, str], None],
     ) -> None:
+        channel, self._address = plan.channels[status.name], plan.address
         super().__init__(status, channel, export)
-        self._address = address
         self._export = export
         self._sockets = sockets
-        self._report = report
         self.socket_name = socket_name(
-            "read", status.name, address, channel.patterns, channel.when_full
+            "read", status.name, plan.address, channel.patterns, channel.when_full
         )
 
     async def run(self, address: str, wait_room: Callable[[], Awaitable[object]]) -> None:
@@ -55,7 +52,7 @@ class KeptReader(ChannelReader):
             except (AddressError, BusError) as error:
                 self._sockets.end(self.socket_name)
                 self.status.is_reading = False
-                self._report(f"{self._name} {error}", f"{self._name}: {error}")
+                self._export.report(f"{self._name} {error}", f"{self._name}: {error}")
             await asyncio.sleep(random.uniform(0.05, 1.0))
 
     async def _read(self) -> None:
