@@ -9,5 +9,5 @@ pytestmark = needs_nats
 
 
 def test_what_is_received_and_admitted_is_what_was_sent(tmp_path: Path) -> None:
-    for account in campaign.run(tmp_path, 3, 1):
+    for account in campaign.run(tmp_path, 2, 1):
         assert sum(account.received.values()) > 0
