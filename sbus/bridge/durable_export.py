@@ -162,8 +162,7 @@ class DurableExport:
         for run in _runs(fitting):
             acked = str(run[0].number - 1)
             acks = [await self._send_one(js, record, acked) for record in run]
-            for ack in acks:
-                await asyncio.wait_for(ack, ACK_SECONDS)
+            await asyncio.wait_for(asyncio.gather(*acks), ACK_SECONDS)
             self.status.sent += len(run)
 
     def _fits(self, record: Record) -> bool:
