@@ -42,6 +42,8 @@ ACK_SECONDS: Final = 5.0
 _FETCH_SECONDS: Final = 1.0
 _STREAM_RETRY_SECONDS: Final = 1.0
 _ATTEMPTS_MAX: Final = 4
+_LOOK_BACK_MESSAGES: Final = 4_096
+_LOOK_BACK_SECONDS: Final = 30.0
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -80,6 +82,8 @@ class StreamReader:
         self.ledgers: dict[str, Ledger[Stored]] = self.progress.ledgers()
         self._expected = 0
         """The number in the stream that comes next."""
+        self._look_back_at = 0.0
+        """The earliest time for that."""
         self._left_out = (0, 0)
         """Where something was left out last, and how often."""
 
@@ -163,8 +167,18 @@ class StreamReader:
             self.ledgers[origin] = ledger
         stored = Stored(crossing, msg.metadata.sequence.stream)
         now = asyncio.get_running_loop().time()
+        if envelope.epoch == ledger.epoch and ledger.next <= acked:
+            self._look_back(stored.sequence, now)
         given = ledger.feed(("stream",), envelope.epoch, envelope.number, stored, now, acked)
         return origin, [item if isinstance(item, Gap) else item.crossing for item in given]
+
+    def _look_back(self, number: int, now: float) -> None:
+        """Messages are missing. Servers that were killed may have given their places in the stream
+        to others; so begin again before that, unless this was done a short time ago."""
+        if now >= self._look_back_at:
+            self._look_back_at = now + _LOOK_BACK_SECONDS
+            self.progress.next_in_stream = max(1, number - _LOOK_BACK_MESSAGES)
+            raise nats.errors.Error("messages are missing: read again")
 
     def first_held(self, after: int) -> int:
         """Where to begin again, so that messages that wait for others come again."""

@@ -9,7 +9,9 @@ import nats.errors
 import pytest
 
 from sbus.bridge.configuration import parse_configuration
-from sbus.bridge.durable import StreamReader
+from sbus.bridge.durable import ACKED, StreamReader
+from sbus.bridge.envelope import HEADER
+from sbus.bridge.ledger import Gap
 from sbus.bridge.status import DurableStatus
 
 CONFIG = """
@@ -98,3 +100,20 @@ def test_what_is_always_left_out_was_removed(tmp_path: Path) -> None:
     reader = Reader(tmp_path)
     read(reader, Server([1, 2, 5], *[[5, 6]] * 9, last=6))
     assert reader.got == [1, 2, 5, 6]
+
+
+def test_what_is_missing_is_looked_for_once_before_it_is_a_gap(tmp_path: Path) -> None:
+    def sent(number: int, acked: int) -> Any:
+        found = message(5_000 + number)
+        found.subject, found.data = "sbus.d.all.a.all.x", b""
+        found.headers = {HEADER: f"1 e {number} a h 7 p", ACKED: str(acked)}
+        return found
+
+    async def feed(reader: Reader) -> None:
+        reader.feed(sent(1, 0))
+        with pytest.raises(nats.errors.Error, match="read again"):
+            reader.feed(sent(4, 3))
+        assert 1 < reader.progress.next_in_stream < 1_000
+        assert reader.feed(sent(4, 3))[1][0] == Gap("e", 2, 2)
+
+    asyncio.run(feed(Reader(tmp_path)))

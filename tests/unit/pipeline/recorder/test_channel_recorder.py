@@ -1,6 +1,7 @@
 """Recording a channel: each message has one row, wherever the recorder is killed."""
 
 import asyncio
+import math
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -107,6 +108,7 @@ def record(directory: Path, stream: list[Any], batch: int, notes: int | None) ->
     with ExitStack() as opened:
         recording = open_recording(directory, opened)
         recording.ledgers = recording.progress.ledgers()
+        recording._look_back_at = math.inf
         note, left = recording.progress.note, [notes]
 
         def note_or_die(*place: Any) -> None:
