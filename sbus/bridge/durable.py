@@ -173,8 +173,8 @@ class StreamReader:
         return origin, [item if isinstance(item, Gap) else item.crossing for item in given]
 
     def _look_back(self, number: int, now: float) -> None:
-        """Messages are missing. Servers that were killed may have given their places in the stream
-        to others; so begin again before that, unless this was done a short time ago."""
+        """Messages are missing. While servers are killed, a reader may miss what others receive; so
+        begin again before that, unless this was done a short time ago."""
         if now >= self._look_back_at:
             self._look_back_at = now + _LOOK_BACK_SECONDS
             self.progress.next_in_stream = max(1, number - _LOOK_BACK_MESSAGES)
