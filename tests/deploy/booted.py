@@ -1,6 +1,6 @@
 """systemd as the first process of its own namespaces, with the units of this project.
 
-`boot` starts it on the host's files, but with separate directories for /run, /tmp and /etc, so that
+`boot` starts it on the host's files, but with separate directories for what it writes, so that
 nothing is left of it, and a program of the test runs beside it as root. `SOURCES`: sysusers.conf
 makes user and group there, the units and /etc/sbus/sbus.toml are as they are installed, and
 drop-ins change only the paths of the programs, to this interpreter and these sources. `PACKAGES`:
@@ -87,6 +87,7 @@ exec env -i container=test PATH="$PATH" "$SYSTEMD" --system --unit=test.target \
 
 SOURCES = r"""
 units=/run/t/source/deploy/systemd
+mount -t tmpfs -o mode=755 tmpfs /var/lib
 systemd-sysusers "$units/sysusers.conf" 2>/run/t/sysusers.log
 systemd-tmpfiles --create "$units/tmpfiles.conf" 2>/run/t/tmpfiles.log
 mkdir -p /etc/sbus
@@ -162,7 +163,7 @@ def _leave(variables: dict[str, str]) -> None:
     )
 
 
-def _exec_lines(unit: str) -> str:
+def exec_lines(unit: str) -> str:
     """What a service runs, from where the programs are here."""
     lines = (UNITS / unit).read_text().splitlines()
     commands = [line.split("=", 1) for line in lines if line.startswith("Exec")]
@@ -187,8 +188,8 @@ def boot(program: str, packages: Path | None = None) -> Any:
             "SITE": sysconfig.get_path("purelib"),
             "SOURCE": str(PROJECT),
             "PROGRAM": program,
-            "BUS_EXEC": _exec_lines("sbusd.service"),
-            "METRICS_EXEC": _exec_lines("sbus-metrics.service"),
+            "BUS_EXEC": exec_lines("sbusd.service"),
+            "METRICS_EXEC": exec_lines("sbus-metrics.service"),
             "SYSTEMD": SYSTEMD,
         },
         stdin=subprocess.DEVNULL,
