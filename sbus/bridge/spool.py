@@ -86,10 +86,10 @@ class Spool:
 
     def release(self, end: int) -> None:
         """All records before this are acknowledged."""
-        state = self._file.state
+        state = msgspec.structs.replace(self._file.state, start=end)
+        self._file.write(state)  # now nothing counts that the rest will overwrite
         rest = state.end - end
         if rest and end < max(rest, _READ_BYTES):
-            self._file.write(msgspec.structs.replace(state, start=end))
             return
         at = 0
         while at < rest:

@@ -91,3 +91,30 @@ def test_stays_small_while_it_is_never_empty(tmp_path: Path) -> None:
         assert path.stat().st_size < 3_000_000
     spool.close()
     assert Spool(path).first(2)[0] == [b"99" * 50_000]
+
+
+def test_a_death_while_the_rest_moves_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lamps.spool"
+    spool = Spool(path)
+    spool.append([b"%d" % number * 300_000 for number in range(8)], Reached())
+    for _ in range(3):
+        spool.release(spool.first(1)[1])
+    whole = os.copy_file_range
+
+    def die(source: int, target: int, count: int, *offsets: int) -> int:
+        whole(source, target, count // 2, *offsets)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "copy_file_range", die)
+        with pytest.raises(KeyboardInterrupt):
+            spool.release(spool.first(1)[1])
+    spool.close()
+    expected = [b"%d" % number * 300_000 for number in range(4, 8)]
+    again = Spool(path)
+    found = again.first(3)[0]
+    assert found == expected[: len(found)]
+    assert again.waiting_bytes == sum(len(it) + 8 for it in expected)
+    again.close()
