@@ -40,14 +40,14 @@ class Progress:
 
     @property
     def next_in_stream(self) -> int:
-        """The number in the stream of the last message that was delivered, plus 1; 0 for none yet;
-        to set it saves."""
+        """The number in the stream of the last message that was delivered, plus 1; 0 for none yet.
+        To set it saves it, and nothing that was noted since the last `save`."""
         return self._next_in_stream
 
     @next_in_stream.setter
     def next_in_stream(self, number: int) -> None:
         self._next_in_stream = number
-        self.save()
+        self._file.write(_State(number, self._file.state.epochs))
 
     def note(self, origin: str, epoch: str, number: int) -> None:
         """Everything up to this number was delivered."""

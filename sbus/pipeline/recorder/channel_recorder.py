@@ -146,6 +146,7 @@ class ChannelRecording(StreamReader):
                 write_now(table, of_arrivals(table.next_offset, rows), self._plan.rolling)
                 for epoch, last in {row.epoch: row.number or 0 for row in rows}.items():
                     self.progress.note(origin, epoch, last)
+        self.progress.save()
         self.progress.next_in_stream = self.first_held(batch[-1].metadata.sequence.stream + 1)
 
     def _begin(self, origin: str, rows: list[Arrival]) -> RecordingWriter | None:

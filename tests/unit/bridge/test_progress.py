@@ -17,6 +17,7 @@ def test_the_next_process_goes_on_where_the_last_one_was(tmp_path: Path) -> None
     progress.note("b", "bb", 7)
     progress.note("a", "aa", 2)
     progress.note("a", "cc", 4)
+    progress.save()
     progress.next_in_stream = 12
     # It is not closed: a process that is killed closes nothing.
     again = Progress(path)
@@ -60,3 +61,15 @@ def test_forgets_what_was_not_saved(tmp_path: Path) -> None:
         assert (list(ledgers), ledgers["a"].epoch, ledgers["a"].next) == (["a"], "aa", 6)
     progress.note("new", "cc", 1)
     assert progress.ledgers()["new"].next == 2
+
+
+def test_looking_back_saves_nothing_that_was_only_noted(tmp_path: Path) -> None:
+    progress = Progress(tmp_path / "lamps.progress")
+    progress.note("a", "aa", 5)
+    progress.save()
+    progress.note("a", "aa", 6)
+    progress.next_in_stream = 3
+    assert progress.ledgers()["a"].next == 7
+    progress.restore()
+    for found in (progress, Progress(tmp_path / "lamps.progress")):
+        assert (found.next_in_stream, found.ledgers()["a"].next) == (3, 6)
