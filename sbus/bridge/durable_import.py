@@ -104,8 +104,7 @@ class DurableImport(StreamReader):
         """The bus has everything so far."""
         self._open.clear()
         self.progress.save()
-        self._sent.write(Sent(self._bus.cookie, self._published))
-        self._sent.clear_flag()
+        self._sent.write(Sent(self._bus.cookie, self._published), flag=False)
 
     async def deliver(self, batch: list[Msg]) -> None:
         """Publish what these make deliverable; returns when the bus has it."""

@@ -49,14 +49,14 @@ class StateFile(Generic[T]):
     def clear_flag(self) -> None:
         self._map[0] &= _SLOT
 
-    def write(self, state: T, *, flag: bool = False) -> None:
-        """Replace the record; with `flag`, set that, too."""
+    def write(self, state: T, *, flag: bool | None = None) -> None:
+        """Replace the record, and the flag, unless that is None, at one instruction."""
         slot = 1 - (self._map[0] & _SLOT)
         data = _encode(state)
         assert len(data) <= self._slot_bytes - _LENGTH.size
         at = self._slot_at(slot)
         self._map[at : at + _LENGTH.size + len(data)] = _LENGTH.pack(len(data)) + data
-        self._map[0] = slot | (_FLAG if flag else self._map[0] & _FLAG)
+        self._map[0] = slot | (_FLAG if (self.flag if flag is None else flag) else 0)
         self.state = state
 
     def _slot_at(self, slot: int) -> int:
