@@ -72,7 +72,15 @@ class DurableExport:
         """What the server takes."""
         self._news = asyncio.Event()
         self.room = asyncio.Event()
-        self.room.set()
+        """Set while at most half of the spool is used."""
+        self._note_room()
+
+    def _note_room(self) -> None:
+        self.status.spool_bytes = self.spool.waiting_bytes
+        if self.spool.waiting_bytes > self._limits.bytes_max // 2:
+            self.room.clear()
+        else:
+            self.room.set()
 
     def go_on(self) -> None:
         """Number the next message as the spool says."""
@@ -110,10 +118,8 @@ class DurableExport:
             self.spool.append([], reached)
         self._batch.clear()
         self._batch_bytes = 0
-        self.status.spool_bytes = self.spool.waiting_bytes
         self._news.set()
-        if self.spool.waiting_bytes > self._limits.bytes_max // 2:
-            self.room.clear()
+        self._note_room()
 
     # -- to the stream -------------------------------------------------------------------------
     async def run(self, nc: Client) -> None:
@@ -127,8 +133,7 @@ class DurableExport:
             if records:
                 await self._send(js, [_decoder.decode(record) for record in records])
                 self.spool.release(end)
-                self.status.spool_bytes = self.spool.waiting_bytes
-                self.room.set()
+                self._note_room()
             else:
                 await self._news.wait()
 
