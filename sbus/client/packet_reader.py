@@ -1,6 +1,7 @@
 """Reading the socket of a connection, several packets at a time."""
 
 import socket
+from contextlib import suppress
 from typing import Final
 
 _SO_PEEK_OFF: Final = 42
@@ -58,4 +59,5 @@ def begin_peeking(sock: socket.socket) -> None:
 def take_peeked(sock: socket.socket) -> None:
     """Take everything from the socket that was read there, by this or an earlier process."""
     while sock.getsockopt(socket.SOL_SOCKET, _SO_PEEK_OFF) > 0:
-        sock.recv_into(_NOTHING)
+        with suppress(ConnectionResetError):  # reported once, before the packets
+            sock.recv_into(_NOTHING)
