@@ -227,7 +227,7 @@ def drain() -> tuple[str, str]:
 
 def main() -> None:
     seen: dict[str, Any] = {}
-    until(lambda: os.path.exists(f"{BUS}.admin"))
+    until(lambda: os.path.exists(BUS) and os.path.exists(f"{BUS}.admin"))
     with CONFIG.open("a") as file:
         file.write(RULES)
     # Nobody has started the bus: the first client does.

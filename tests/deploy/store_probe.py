@@ -212,7 +212,7 @@ def given_up() -> dict[str, Any]:
 
 
 def main() -> None:
-    until(lambda: os.path.exists(f"{BUS}.admin"))
+    until(lambda: os.path.exists(BUS) and os.path.exists(f"{BUS}.admin"))
     seen: dict[str, Any] = {}
     file = Path("/etc/sbus/sbus.toml")
     file.write_text(file.read_text().replace("[bus]", '[bus]\nplacement = "spread"', 1))
