@@ -19,6 +19,8 @@ from sbus.demo.clients import Report, decode_report
 from sbus.errors import SbusError
 
 START_SECONDS_MAX = 20.0
+END_SECONDS_MAX = 60.0
+"""A recorder seals what it has recorded, which takes some seconds on a busy machine."""
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a Java that lives for some seconds only, which optimized code does not repay."""
 
@@ -103,7 +105,16 @@ def python(
         check=False,
         start_new_session=True,
         env=environment,
+        deliver_cancel=end,
     )
+
+
+async def end(process: trio.Process) -> None:
+    """Ask a process to end; kill it if it does not."""
+    process.terminate()
+    with trio.move_on_after(END_SECONDS_MAX):
+        await process.wait()
+    process.kill()
 
 
 async def make_report(recording: Path, page: Path) -> None:

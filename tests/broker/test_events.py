@@ -189,7 +189,8 @@ def test_a_slow_watcher_learns_how_many_events_it_missed(bus: Bus) -> None:
                     missed += one.count
                 else:
                     shown += one["event"] == "packet-refused"
-        assert shown + missed == count
+        others = bus.stderr_text().count("slow operation")
+        assert count <= shown + missed <= count + others
         assert missed
 
 
@@ -207,7 +208,8 @@ def test_what_is_logged_goes_to_standard_error(tmp_path: Path) -> None:
             client.send(b"HELLO")
             client.receive_until_closed()
         wait_until(lambda: "unknown-word" in bus.stderr_text(), "it is logged")
-        assert bus.stderr_text().startswith("sbusd: client of uid ")
+        line = next(it for it in bus.stderr_text().splitlines() if "unknown-word" in it)
+        assert line.startswith("sbusd: client of uid ")
 
 
 def test_the_end_of_the_bus_ends_the_stream(tmp_path: Path) -> None:

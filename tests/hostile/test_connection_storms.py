@@ -22,7 +22,7 @@ STORM_SECONDS = 2.0
 """Time in which each storm fills every queue that there is."""
 FIRST_ANSWER_SECONDS_MAX = 4.0
 """Of a busy machine. Without turns by user it took 5 to 35 s."""
-CONNECTIONS = 20
+CONNECTIONS = 10
 TOLD_PER_SECOND_MAX = 2_000
 """Further connections of one user are refused without a word: telling these takes over 20 ms."""
 
