@@ -4,16 +4,17 @@ stream."""
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import nats.js.errors
 from nats.aio.client import Client
 from nats.js import JetStreamContext
-from nats.js.api import StreamConfig
+from nats.js.api import PubAck, StreamConfig, StreamInfo
 
 from sbus.bridge.configuration import Durable
 from sbus.bridge.durable import ACK_SECONDS, ACKED, BATCH, MESSAGE_ID, stream_name
+from sbus.bridge.ends import END_SECONDS, End, encode_end
 from sbus.bridge.envelope import HEADER, Crossing, Envelope, encode_envelope
 from sbus.bridge.exchange import Exchange, Numbers
 from sbus.bridge.spool import BRIDGES_MAX, Reached, Spool
@@ -131,21 +132,38 @@ class DurableExport:
             self._news.clear()
             records, end = self.spool.first(BATCH)
             if records:
-                await self._send(js, [_decoder.decode(record) for record in records])
-                self.spool.release(end)
+                stored = await self._send(js, [_decoder.decode(record) for record in records])
+                self.spool.release(end, stored)
                 self._note_room()
-            else:
-                await self._news.wait()
+                continue
+            try:
+                async with asyncio.timeout(END_SECONDS):
+                    await self._news.wait()
+            except TimeoutError:
+                await self._tell_end(nc, js)
+
+    async def _tell_end(self, nc: Client, js: JetStreamContext) -> None:
+        """The stream has everything."""
+        reached, stored = self.spool.reached, self.spool.stored
+        if not reached.epoch:
+            return
+        if not stored:
+            stored = (await self._info(js)).state.last_seq
+        end = End(Envelope(reached.epoch, reached.last, self._origin), stored)
+        subject = f"{self._prefix}.e.{self._channel}.{self._origin}"
+        await nc.publish(subject, b"", headers=encode_end(end))
+
+    async def _info(self, js: JetStreamContext) -> StreamInfo:
+        return await js.stream_info(stream_name(self._prefix, self._channel))
 
     async def _make_stream(self, js: JetStreamContext) -> None:
-        name = stream_name(self._prefix, self._channel)
         try:
-            await js.stream_info(name)
+            await self._info(js)
         except nats.js.errors.NotFoundError:
             keep_seconds = self._limits.hours_max * 3600
             await js.add_stream(
                 StreamConfig(
-                    name=name,
+                    name=stream_name(self._prefix, self._channel),
                     subjects=[f"{self._prefix}.d.{self._channel}.>"],
                     max_age=keep_seconds,
                     max_bytes=self._limits.bytes_max,
@@ -154,10 +172,11 @@ class DurableExport:
                 )
             )
 
-    async def _send(self, js: JetStreamContext, records: list[Record]) -> None:
-        """Returns once the stream has all of them; one run of numbers after the other, so each
-        message tells that everything before its run was acknowledged, or will never be sent."""
-        fitting = []
+    async def _send(self, js: JetStreamContext, records: list[Record]) -> int:
+        """Returns once the stream has all of them, and where the last one is, or 0 for none; one
+        run of numbers after the other, so each message tells that everything before its run was
+        acknowledged, or will never be sent."""
+        fitting, stored = [], 0
         for record in records:
             if self._fits(record):
                 fitting.append(record)
@@ -167,8 +186,10 @@ class DurableExport:
         for run in _runs(fitting):
             acked = str(run[0].number - 1)
             acks = [await self._send_one(js, record, acked) for record in run]
-            await asyncio.wait_for(asyncio.gather(*acks), ACK_SECONDS)
+            acked_at = await asyncio.wait_for(asyncio.gather(*acks), ACK_SECONDS)
+            stored = max(ack.seq for ack in acked_at)
             self.status.sent += len(run)
+        return stored
 
     def _fits(self, record: Record) -> bool:
         """Whether the server takes it."""
@@ -181,7 +202,7 @@ class DurableExport:
 
     async def _send_one(
         self, js: JetStreamContext, record: Record, acked: str
-    ) -> asyncio.Future[Any]:
+    ) -> asyncio.Future[PubAck]:
         envelope = Envelope(record.epoch, record.number, self._origin, record.claim)
         identity = f"{self._origin}/{record.epoch}/{self._channel}/{record.number}"
         headers = {HEADER: encode_envelope(envelope), MESSAGE_ID: identity, ACKED: acked}

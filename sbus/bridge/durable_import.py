@@ -109,23 +109,27 @@ class DurableImport(StreamReader):
     async def deliver(self, batch: list[Msg]) -> None:
         """Publish what these make deliverable; returns when the bus has it."""
         for msg in batch:
-            await self._take(msg)
+            await self._take(*self.feed(msg))
+        for origin, items in self.due():
+            await self._take(origin, items)
         await self._wait_receipts()
-        newest = batch[-1].metadata
-        self.status.behind = newest.num_pending
-        self.progress.next_in_stream = self.first_held(newest.sequence.stream + 1)
+        if batch:
+            newest = batch[-1].metadata
+            self.status.behind = newest.num_pending
+            self.progress.next_in_stream = self.first_held(newest.sequence.stream + 1)
 
-    async def _take(self, msg: Msg) -> None:
-        origin, items = self.feed(msg)
+    async def _take(self, origin: str, items: list[Crossing | Gap]) -> None:
         messages: list[tuple[bytes, bytes]] = []
         for item in items:
             messages += self._messages_of(self._channel, origin, item)
             if isinstance(item, Crossing):
                 await self._publish(messages, origin, item.envelope.epoch, item.envelope.number)
                 messages = []
-        if messages:
-            ledger = self.ledgers[origin]
-            await self._publish(messages, origin, ledger.epoch, ledger.next - 1)
+        if ledger := self.ledgers.get(origin):
+            if messages:
+                await self._publish(messages, origin, ledger.epoch, ledger.next - 1)
+            elif not items:
+                self.progress.note(origin, ledger.epoch, ledger.next - 1)
 
     async def _publish(
         self, messages: list[tuple[bytes, bytes]], origin: str, epoch: str, number: int

@@ -19,6 +19,8 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
     next_in_stream: int = 0
     epochs: dict[str, list[tuple[str, int]]] = {}
     """By origin, each with the number of the last message delivered; the last epoch counts."""
+    begins_at: int = 0
+    has_removed: bool = False
 
 
 class Progress:
@@ -35,8 +37,11 @@ class Progress:
         self._epochs = {origin: [*epochs] for origin, epochs in state.epochs.items()}
 
     def save(self) -> None:
-        self._file.write(_State(self._next_in_stream, self._epochs))
+        self._write(next_in_stream=self._next_in_stream, epochs=self._epochs)
         self.restore()  # what is noted from now on is not in there
+
+    def _write(self, **changes: Any) -> None:
+        self._file.write(msgspec.structs.replace(self._file.state, **changes))
 
     @property
     def next_in_stream(self) -> int:
@@ -47,13 +52,32 @@ class Progress:
     @next_in_stream.setter
     def next_in_stream(self, number: int) -> None:
         self._next_in_stream = number
-        self._file.write(_State(number, self._file.state.epochs))
+        self._write(next_in_stream=number)
+
+    @property
+    def begins_at(self) -> int:
+        """The number in the stream of the first message that counts."""
+        return self._file.state.begins_at
+
+    def begin(self, reads_from: int, begins_at: int) -> None:
+        """Read from there; what is before `begins_at` only tells how far its origins are."""
+        self._next_in_stream = reads_from
+        self._write(next_in_stream=reads_from, begins_at=begins_at)
+
+    @property
+    def has_removed(self) -> bool:
+        """Whether the stream has ever removed messages that count, and were not read."""
+        return self._file.state.has_removed
+
+    def note_removed(self) -> None:
+        if not self.has_removed:
+            self._write(has_removed=True)
 
     def note(self, origin: str, epoch: str, number: int) -> None:
         """Everything up to this number was delivered."""
         epochs = self._epochs.setdefault(origin, [])
         if epochs and epochs[-1][0] == epoch:
-            epochs.pop()
+            number = max(number, epochs.pop()[1])
         epochs.append((epoch, number))
         del epochs[:-_EPOCHS_MAX]
 

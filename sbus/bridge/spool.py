@@ -41,6 +41,7 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
     start: int = 0
     end: int = 0
     reached: Reached = Reached()
+    stored: int = 0
 
 
 class Spool:
@@ -52,7 +53,12 @@ class Spool:
         state = self._file.state
         end = self._end_of_records()
         if end != state.end:
-            self._file.write(_State(state.start, end))
+            self._file.write(_State(state.start, end, stored=state.stored))
+
+    @property
+    def stored(self) -> int:
+        """Where in the stream the last record is that was released; 0 if that is not known."""
+        return self._file.state.stored
 
     @property
     def reached(self) -> Reached:
@@ -69,7 +75,8 @@ class Spool:
         data = b"".join(_HEAD.pack(len(it), zlib.crc32(it)) + it for it in records)
         if data and os.pwrite(self._fd, data, end) < len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._file.write(_State(self._file.state.start, end + len(data), reached), flag=True)
+        state = self._file.state
+        self._file.write(_State(state.start, end + len(data), reached, state.stored), flag=True)
 
     @property
     def is_taking(self) -> bool:
@@ -84,9 +91,10 @@ class Spool:
         """The first records that are not acknowledged, and where they end."""
         return self._records_at(self._file.state.start, count)
 
-    def release(self, end: int) -> None:
-        """All records before this are acknowledged."""
-        state = msgspec.structs.replace(self._file.state, start=end)
+    def release(self, end: int, stored: int = 0) -> None:
+        """All records before this are acknowledged, the last one as this of the stream, if any."""
+        old = self._file.state
+        state = msgspec.structs.replace(old, start=end, stored=stored or old.stored)
         self._file.write(state)  # now nothing counts that the rest will overwrite
         rest = state.end - end
         if rest and end < max(rest, _READ_BYTES):
@@ -94,7 +102,7 @@ class Spool:
         at = 0
         while at < rest:
             at += os.copy_file_range(self._fd, self._fd, rest - at, end + at, at)
-        self._file.write(_State(0, rest, state.reached))
+        self._file.write(msgspec.structs.replace(state, start=0, end=rest))
         os.ftruncate(self._fd, rest)
 
     def close(self) -> None:

@@ -1,5 +1,6 @@
 """Durable channels: everything crosses once, also when processes are killed."""
 
+import asyncio
 import json
 import random
 import signal
@@ -7,7 +8,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import nats
+
 import sbus
+from sbus.bridge.progress import Progress
 from sbus.client.blocking import Connection
 from tests.support.accounts import PATTERNS, Account
 from tests.support.bridges import (
@@ -38,7 +42,7 @@ servers = ["{url}"]
 class Pair:
     """Bus `a` exports to bus `b`."""
 
-    def __init__(self, directory: Path, stack: ExitStack, max_payload: int) -> None:
+    def __init__(self, directory: Path, stack: ExitStack, max_payload: int, begin: str) -> None:
         config = directory / "server.conf"
         config.write_text(
             f'max_payload: {max_payload}, jetstream {{ store_dir: "{directory}/jetstream" }}'
@@ -51,9 +55,11 @@ class Pair:
         for name in "ab":
             (directory / name).mkdir()
             self.buses[name] = stack.enter_context(running_bus(directory / name))
+        for name in begin:
             self.start(name)
-        self.bridges["a"].wait_reading()
-        self.bridges["b"].wait_importing()
+        if "a" in begin:
+            self.bridges["a"].wait_reading()
+            self.bridges["b"].wait_importing()
 
     def start(self, name: str) -> None:
         way = "export" if name == "a" else "import"
@@ -71,11 +77,22 @@ class Pair:
             bus.publish_many("all/a", (str(number) for number in range(first, last + 1)))
             bus.sync()
 
+    def remove_all(self, count: int) -> None:
+        """Remove everything from the stream when so many messages were sent."""
+        wait_until(lambda: self.bridges["a"].status()["durable"][0]["sent"] == count)
+        asyncio.run(purge(self.server.url))
+
+
+async def purge(url: str) -> None:
+    client = await nats.connect(url)
+    await client.jetstream().purge_stream("sbus_all")
+    await client.close()
+
 
 @contextmanager
-def pair(directory: Path, *, max_payload: int = 1_048_576) -> Iterator[Pair]:
+def pair(directory: Path, *, max_payload: int = 1_048_576, begin: str = "ab") -> Iterator[Pair]:
     with ExitStack() as stack:
-        yield Pair(directory, stack, max_payload)
+        yield Pair(directory, stack, max_payload, begin)
 
 
 def test_everything_comes_once_also_after_the_death_of_the_server(tmp_path: Path) -> None:
@@ -126,6 +143,36 @@ def test_what_an_exporting_bridge_did_not_read_is_told_as_a_gap(tmp_path: Path) 
         assert [int(it.payload) for it in got[:100]] == list(range(1, 101))
         assert json.loads(got[100].payload)["count"] is None
         assert got[101].payload == b"101"
+
+
+def test_what_was_removed_before_it_was_imported_is_told_although_nothing_comes_after_it(
+    tmp_path: Path,
+) -> None:
+    with pair(tmp_path) as scene, subscribed(scene.buses["b"]) as bus:
+        scene.publish(1, 1)
+        assert bus.receive(timeout_seconds=20).payload == b"1"
+        scene.kill("b")
+        scene.publish(2, 100)
+        scene.remove_all(100)
+        scene.start("b")
+        gap = json.loads(bus.receive(timeout_seconds=30).payload)
+        assert (gap["origin"], gap["first"], gap["count"]) == ("a", 2, 99)
+
+
+def test_what_was_removed_of_an_origin_that_was_never_heard_is_told(tmp_path: Path) -> None:
+    with pair(tmp_path, begin="b") as scene, subscribed(scene.buses["b"]) as bus:
+        progress = tmp_path / "b" / "all.progress"
+        wait_until(lambda: progress.exists() and Progress(progress).next_in_stream)
+        scene.kill("b")
+        scene.start("a")
+        scene.bridges["a"].wait_reading()
+        scene.publish(1, 100)
+        scene.remove_all(100)
+        scene.start("b")
+        gap = json.loads(bus.receive(timeout_seconds=30).payload)
+        assert (gap["origin"], gap["count"]) == ("a", None)
+        scene.publish(101, 101)
+        assert bus.receive(timeout_seconds=20).payload == b"101"
 
 
 def test_what_no_server_takes_is_a_gap_and_holds_up_nothing(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ The client of NATS runs with asyncio, in a thread.
 import asyncio
 import re
 import signal
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, closing
 from functools import lru_cache, partial
@@ -140,14 +141,24 @@ class ChannelRecording(StreamReader):
                 stamp_us = round(msg.metadata.timestamp.timestamp() * 1e6)
                 rows = arrivals(items, self.ledgers[origin].epoch, stamp_us)
                 found.setdefault(origin, []).extend(rows)
+        now_us = time.time_ns() // 1_000
+        for origin, items in self.due():
+            if ledger := self.ledgers.get(origin):
+                found.setdefault(origin, []).extend(arrivals(items, ledger.epoch, now_us))
         for origin, rows in found.items():
-            if writer := self.writers.get(origin) or self._begin(origin, rows):
-                table = writer.tables["messages"]
-                write_now(table, of_arrivals(table.next_offset, rows), self._plan.rolling)
-                for epoch, last in {row.epoch: row.number or 0 for row in rows}.items():
-                    self.progress.note(origin, epoch, last)
+            self._write(origin, rows)
         self.progress.save()
-        self.progress.next_in_stream = self.first_held(batch[-1].metadata.sequence.stream + 1)
+        if batch:
+            self.progress.next_in_stream = self.first_held(batch[-1].metadata.sequence.stream + 1)
+
+    def _write(self, origin: str, rows: list[Arrival]) -> None:
+        if rows and (writer := self.writers.get(origin) or self._begin(origin, rows)):
+            table = writer.tables["messages"]
+            write_now(table, of_arrivals(table.next_offset, rows), self._plan.rolling)
+            for epoch, last in {row.epoch: row.number or 0 for row in rows}.items():
+                self.progress.note(origin, epoch, last)
+        ledger = self.ledgers[origin]
+        self.progress.note(origin, ledger.epoch, ledger.next - 1)
 
     def _begin(self, origin: str, rows: list[Arrival]) -> RecordingWriter | None:
         """Under the host that the origin claims to be, for ever."""

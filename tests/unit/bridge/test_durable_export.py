@@ -1,10 +1,13 @@
-"""An exporter has room only while its spool has."""
+"""An exporter has room only while its spool has, and tells its end when it has sent everything."""
 
 import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from sbus.bridge import durable_export
 from sbus.bridge.configuration import parse_configuration
 from sbus.bridge.durable_export import DurableExport
 from sbus.bridge.exchange import Exchange
@@ -27,27 +30,33 @@ export = ["all"]
 
 
 class Server:
-    """Acknowledges at once, so many messages."""
+    """Acknowledges at once, so many messages; the first one has the place 101."""
 
     max_payload = 1_048_576
 
     def __init__(self, count: int) -> None:
         self._count = count
+        self._last = 100
+        self.ends: asyncio.Queue[tuple[str, dict[str, str]]] = asyncio.Queue()
         self.is_done = asyncio.Event()
 
     def jetstream(self, timeout: float) -> "Server":
         return self
 
-    async def stream_info(self, name: str) -> None:
-        pass
+    async def stream_info(self, name: str) -> Any:
+        return SimpleNamespace(state=SimpleNamespace(last_seq=self._last))
 
-    async def publish_async(self, *args: Any, **options: Any) -> asyncio.Future[None]:
+    async def publish(self, subject: str, payload: bytes, headers: dict[str, str]) -> None:
+        self.ends.put_nowait((subject, headers))
+
+    async def publish_async(self, *args: Any, **options: Any) -> asyncio.Future[Any]:
         if not self._count:
             self.is_done.set()
             await asyncio.Event().wait()
         self._count -= 1
-        acked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        acked.set_result(None)
+        self._last += 1
+        acked: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        acked.set_result(SimpleNamespace(seq=self._last))
         return acked
 
 
@@ -84,3 +93,37 @@ def test_what_is_acknowledged_makes_room_only_below_the_half(tmp_path: Path) -> 
             assert export.room.is_set() == has_room
 
     asyncio.run(scene())
+
+
+def end_of(export: DurableExport, server: Any) -> tuple[str, list[str], str]:
+    """What is told when everything was sent: subject, epoch and number, and the place."""
+
+    async def scene() -> tuple[str, dict[str, str]]:
+        sending = asyncio.create_task(export.run(server))
+        told: tuple[str, dict[str, str]] = await asyncio.wait_for(server.ends.get(), 5)
+        sending.cancel()
+        return told
+
+    subject, headers = asyncio.run(scene())
+    return subject, headers["Sbus"].split()[1:3], headers["Sbus-Stored"]
+
+
+def test_its_end_is_the_last_number_and_its_place_in_the_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durable_export, "END_SECONDS", 0.01)
+    export = exporter(tmp_path)
+    fill(export, 300, 1)
+    expected = ("sbus.e.all.a", [export.spool.reached.epoch, "300"], "400")
+    assert end_of(export, Server(300)) == expected
+    assert end_of(exporter(tmp_path), Server(0)) == expected
+
+
+def test_without_a_known_place_its_end_is_that_of_the_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durable_export, "END_SECONDS", 0.01)
+    export = exporter(tmp_path)
+    export.commit(1, set())
+    epoch = export.spool.reached.epoch
+    assert end_of(export, Server(0)) == ("sbus.e.all.a", [epoch, "0"], "100")

@@ -17,7 +17,8 @@ pytest.importorskip("nats")
 
 from sbus.bridge.configuration import parse_configuration
 from sbus.bridge.durable import ACKED
-from sbus.bridge.envelope import HEADER
+from sbus.bridge.ends import End, encode_end
+from sbus.bridge.envelope import HEADER, Envelope
 from sbus.errors import ConfigurationError
 from sbus.pipeline.recorder.channel_recorder import ChannelRecording
 from sbus.pipeline.recorder.recorder import Plan
@@ -182,6 +183,29 @@ def check(origin: str, own: list[tuple[Any, ...]], stream: list[Any]) -> None:
         else:
             place = (place[0], place[1] + (lost or 1))
             assert (epoch, number) == place
+
+
+def test_what_was_removed_from_the_end_of_a_stream_is_a_gap_once(tmp_path: Path) -> None:
+    async def read_on(place: int, batch: list[Any]) -> None:
+        with ExitStack() as opened:
+            recording = open_recording(tmp_path, opened)
+            recording.ledgers = recording.progress.ledgers()
+            recording._look_back_at = math.inf
+            recording._expected = place
+            for origin in "ab":
+                end = End(Envelope("1", 3, origin), 7)
+                told = SimpleNamespace(subject=f"sbus.e.all.{origin}", headers=encode_end(end))
+                await recording._ends.hear(told)  # type: ignore[arg-type]
+            await recording.deliver(batch)
+
+    asyncio.run(read_on(2, [message(1, "a", 1, 1, 0)]))
+    for _ in range(2):
+        asyncio.run(read_on(8, []))
+        found = {origin: [row[:4] for row in own] for origin, own in rows(tmp_path).items()}
+        assert found == {
+            "a": [("MSG", "1", 1, None), ("GAP", "1", 3, 2)],
+            "b": [("GAP", "1", None, None)],
+        }
 
 
 def test_nothing_that_an_origin_can_send_ends_the_recording(tmp_path: Path) -> None:
