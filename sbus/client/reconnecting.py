@@ -49,10 +49,11 @@ def _connect_again(link: Link[Any], reconnection: Reconnection) -> Iterator[Wait
     if link.has_ended:
         return
     link.inbox.feed_reconnected(link.interruption)
-    yield from _send_again(link, reconnection.subscriptions())
-    if not link.has_ended:
-        link.is_lost = False
-        reconnection.note_made()
+    reconnection.note_made()
+    if patterns := reconnection.subscriptions():
+        # Whoever learns that the connection is back misses nothing that is published after that.
+        yield from _set_again(link, patterns, None)
+    link.is_lost = link.has_ended
 
 
 def _set_again(link: Link[Any], packets: list[bytes], name: bytes | None) -> Iterator[Wait]:
@@ -62,7 +63,7 @@ def _set_again(link: Link[Any], packets: list[bytes], name: bytes | None) -> Ite
     if name in packets:
         link.inbox.names.note_repeated()
     yield from _send_again(link, [*packets, request])
-    ticket = link.barrier.sent(request)
+    ticket = link.note_request(request, link.barrier)
     while not (link.has_ended or link.barrier.is_settled(ticket)):
         if not link.read_nowait(1):
             yield from _wait(link, "readable")

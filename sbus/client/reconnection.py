@@ -159,7 +159,8 @@ class Reconnection:
         return self._changes > self._confirmed.changes
 
     def note_made(self) -> None:
-        """The connection is there again, and what was set again is unconfirmed."""
+        """The connection is there again; the subscriptions that are made again now are
+        unconfirmed."""
         self._made_at = self._clock()
         self._changes += 1
         for pattern in self._patterns.elements():

@@ -116,4 +116,5 @@ def test_a_connection_that_is_made_again_has_the_order(fake: FakeBus) -> None:
             fake.answer(WHOAMI, ANSWER)
             assert fake.receive() == b"SUB q"
             fake.answer(WHOAMI, ANSWER)
+            fake.answer(WHOAMI, ANSWER)
             syncs.join()
