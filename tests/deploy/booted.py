@@ -22,8 +22,8 @@ from typing import Any
 
 PROJECT = Path(__file__).resolve().parents[2]
 UNITS = PROJECT / "deploy/systemd"
-BOOT_SECONDS_MAX = 100.0
-"""With the program of the test, which takes a third of that on an idle machine."""
+BOOT_SECONDS_MAX = 400.0
+"""With the program of the test, which takes some 30 s on an idle machine."""
 SYSTEMD = "/usr/lib/systemd/systemd"
 PRIVATE_MOUNTS = ("unshare", "-m", "--propagation=private")
 

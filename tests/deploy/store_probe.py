@@ -120,10 +120,16 @@ def survived(end: Callable[[], None], clients: Clients) -> dict[str, Any]:
         "lost": clients.lost(),
         "received": received,
         "pause": pause_s,
-        "state": systemctl("is-active", "sbusd.service"),
+        "state": until(settled_state),
     }
     wait_until_stored(len(clients.all))
     return seen
+
+
+def settled_state() -> str:
+    """That of the service, once systemd has heard that it is ready; "" before."""
+    found = systemctl("is-active", "sbusd.service")
+    return "" if found == "activating" else found
 
 
 def early() -> dict[str, Any]:

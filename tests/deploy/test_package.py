@@ -22,12 +22,12 @@ from tests.support.bus import bus_of
 from tests.support.raw_client import RawClient
 
 PROJECT = Path(__file__).resolve().parents[2]
-BUILD_SECONDS_MAX = 120.0
+BUILD_SECONDS_MAX = 600.0
 OLD, NEW = "0.1.0", "0.1.1"
 BROKEN = "import sys\nassert not sys.argv[0].endswith('sbusd')\n"
 GOES_ON = "the bus goes on with the earlier version"
 PAUSE_MS_MAX = 250
-WAIT_SECONDS_MAX = 2.0
+WAIT_SECONDS_MAX = 20.0
 """Of which the pause is a small part: dpkg and the new program keep both processors busy."""
 pytestmark = pytest.mark.skipif(
     shutil.which("dpkg-deb") is None, reason="there is no dpkg-deb (Debian: apt install dpkg)"

@@ -10,7 +10,7 @@ from tests.support.spark_program import JAVA_FOR_TESTS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-STOP_SECONDS_MAX = 30.0
+STOP_SECONDS_MAX = 120.0
 
 
 @pytest.fixture(scope="session")

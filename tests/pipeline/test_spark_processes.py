@@ -11,7 +11,7 @@ from tests.support.bus import PROJECT
 from tests.support.small_recording import SmallRecorder, numbered
 from tests.support.spark_program import PROGRAM, program_environment
 
-PROGRAM_SECONDS_MAX = 240.0
+PROGRAM_SECONDS_MAX = 600.0
 
 
 def test_a_separate_executor_on_a_host_without_java(tmp_path: Path) -> None:

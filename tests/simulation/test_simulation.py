@@ -13,7 +13,7 @@ SEEDS = 100
 
 def simulate(*options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tests.simulation", *options]
-    return subprocess.run(command, check=False, timeout=120, capture_output=True, text=True)
+    return subprocess.run(command, check=False, timeout=600, capture_output=True, text=True)
 
 
 def test_promises_hold_whatever_fails_when() -> None:

@@ -22,7 +22,7 @@ from tests.support.raw_client import RawClient
 
 SERVER = shutil.which("nats-server") or shutil.which("nats-server", path="/usr/sbin:/sbin")
 needs_nats = pytest.mark.skipif(SERVER is None, reason="nats-server is not installed")
-START_SECONDS_MAX = 20.0
+START_SECONDS_MAX = 60.0
 
 
 def free_port() -> int:

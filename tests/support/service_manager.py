@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-MESSAGE_SECONDS_MAX = 15.0
+MESSAGE_SECONDS_MAX = 60.0
 
 
 class ServiceManager:

@@ -14,7 +14,7 @@ from sbus.client.streams import EventStream, MessageStream
 from tests.support.bus import Bus
 from tests.support.raw_client import RawClient
 
-TIMEOUT_S = 15.0
+TIMEOUT_S = 60.0
 END = b"the/end"
 
 

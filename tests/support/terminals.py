@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.support.bus import PROJECT
 from tests.support.threads import wait_until
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 
 
 class Terminals:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-JOIN_SECONDS_MAX = 40.0
+JOIN_SECONDS_MAX = 120.0
 
 
 class Task:
@@ -58,7 +58,7 @@ def meanwhile(*calls: Callable[[threading.Event], object]) -> Iterator[None]:
         task.join()
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 15.0) -> None:
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
     """Poll a condition that no barrier reports."""
     deadline = time.monotonic() + timeout_s
     while not condition():

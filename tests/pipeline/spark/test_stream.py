@@ -20,7 +20,7 @@ from sbus.pipeline.store.sealed_table import SealedTable
 from tests.support.small_recording import SmallRecorder, numbered
 from tests.support.threads import wait_until
 
-FINISH_SECONDS_MAX = 60
+FINISH_SECONDS_MAX = 300
 ALL = ReadAllAvailable()
 
 Start = Callable[..., StreamingQuery]
