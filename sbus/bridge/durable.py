@@ -1,11 +1,8 @@
 """Durable channels: a stream of JetStream between the buses, which keeps what was sent for a time.
 
-The exporter keeps each message in its spool until the stream has it, and sends it again until then;
-with the same id, by which the stream knows it. What is sent again may come behind what was sent
-after it. So each message tells up to which number all were acknowledged before it was sent, or will
-never be: what is missing up to there is lost, and anything else will still come.
-
-The importer reads the stream in its order from where its `Progress` says, and delivers by ledger.
+The exporter keeps each message in its spool until the stream has it (`durable_messages`), and
+repeats its end while it has nothing to send (`ends`). The importer reads the stream in its order
+from where its `Progress` says, and delivers by ledger.
 """
 
 import asyncio
@@ -14,50 +11,28 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, StreamInfo
 
 from sbus.bridge.configuration import Configuration
+from sbus.bridge.durable_messages import StreamMessage, parse_message, stream_name, subjects_of
 from sbus.bridge.ends import End, Ends
-from sbus.bridge.envelope import (
-    HEADER,
-    ORIGIN,
-    Crossing,
-    EnvelopeError,
-    decode_envelope,
-)
+from sbus.bridge.envelope import Crossing, EnvelopeError
 from sbus.bridge.ledger import Gap, Ledger
 from sbus.bridge.progress import ORIGINS_MAX, Progress
 from sbus.bridge.status import DurableStatus
-from sbus.bridge.subjects import decode_key
-from sbus.protocol.keys import SLASH
 
-ACKED: Final = "Sbus-Acked"
-MESSAGE_ID: Final = "Nats-Msg-Id"
 BATCH: Final = 256
 ACK_SECONDS: Final = 5.0
 _FETCH_SECONDS: Final = 1.0
 _STREAM_RETRY_SECONDS: Final = 1.0
-_ATTEMPTS_MAX: Final = 4
 _LOOK_BACK_MESSAGES: Final = 4_096
 _LOOK_BACK_SECONDS: Final = 30.0
 _SILENCE_SECONDS: Final = 5.0
-
-
-class Stored(msgspec.Struct, frozen=True):
-    """A message of the stream, and its number there."""
-
-    crossing: Crossing
-    sequence: int
-
-
-def stream_name(prefix: str, channel: str) -> str:
-    return f"{prefix.replace('.', '_')}_{channel}"
 
 
 class StreamReader:
@@ -81,21 +56,18 @@ class StreamReader:
         self._channel = channel
         self._prefix = prefix
         self._stream = stream_name(prefix, channel)
+        self._subjects = subjects_of(prefix, channel)
         self._own = plan.origin
         self.progress = Progress(Path(plan.state) / f"{channel}.progress")
-        self.ledgers: dict[str, Ledger[Stored]] = self.progress.ledgers()
+        self.ledgers: dict[str, Ledger[StreamMessage]] = self.progress.ledgers()
         self._expected = 0
         """The number in the stream that comes next."""
         self._look_back_at = 0.0
         """The earliest time for that."""
-        self._left_out = (0, 0)
-        """Before which number something was left out last, and how often."""
-        self._removed_before = 0
-        """What is missing before this number is no longer in the stream."""
         self._asked_at = 0.0
-        """When the stream brought something last, or was asked whether there is more."""
-        self._owed = 0
-        """The number of the last message that there was then."""
+        """When the stream brought something last, or was asked whether it has more."""
+        self._known_last = 0
+        """The last number in the stream when it was asked."""
         self._ends = Ends(prefix, channel, report)
 
     async def run(self, nc: Client) -> None:
@@ -105,7 +77,7 @@ class StreamReader:
         await self._find_beginning(js)
         self._expected = self.progress.next_in_stream
         consumer = await js.pull_subscribe(
-            f"{self._prefix}.d.{self._channel}.>",
+            self._subjects,
             stream=self._stream,
             config=ConsumerConfig(
                 deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
@@ -115,7 +87,7 @@ class StreamReader:
                 inactive_threshold=60.0,
             ),
         )
-        self._asked_at, self._owed = asyncio.get_running_loop().time(), 0
+        self._asked_at, self._known_last = asyncio.get_running_loop().time(), 0
         async with self._ends.heard(nc):
             while True:
                 self.status.is_importing = True
@@ -143,66 +115,72 @@ class StreamReader:
             raise nats.errors.Error("the servers have left out messages: read again")
 
     async def _find_more(self, js: JetStreamContext) -> None:
-        """Nothing has come for some seconds. What is expected may have been removed, and servers
-        that lose each other may forget who reads."""
-        state = (await js.stream_info(self._stream)).state
-        if state.first_seq > self._expected:
-            self._note_removed(state.first_seq)
-            self._expected = state.first_seq
-        if self._owed >= self._expected:
-            raise nats.errors.Error("the servers bring nothing: read again")
-        self._owed = state.last_seq
+        """Nothing has come for some seconds. The stream may be another one, what is expected may
+        have been removed, and servers that lose each other may forget who reads."""
+        told = self._ends.waiting()
+        info = await js.stream_info(self._stream)
+        first, last = info.state.first_seq, info.state.last_seq
+        if _created(info) != self.progress.created or last + 1 < self._expected:
+            raise nats.errors.Error("the stream is not what it was: read again")
+        self._ends.bound(told, last)
+        if first > self._expected:
+            self._pass_removed(first)
+        known_last, self._known_last = min(self._known_last, last), last
+        if known_last >= self._expected:
+            if await self._next_sequence(js) is not None:
+                raise nats.errors.Error("the servers bring nothing: read again")
+            self._pass_removed(known_last + 1)
 
     async def _unbroken(self, js: JetStreamContext, found: list[Msg]) -> list[Msg]:
-        """Those before the first that is left out of the stream."""
+        """Those before the first that is left out although the stream has it. Servers do so when
+        they have just started, or lose each other."""
         for at, msg in enumerate(found):
             number = msg.metadata.sequence.stream
-            if number > self._expected and not await self._is_removed(js, number):
-                return found[:at]
+            if number > self._expected:
+                if await self._next_sequence(js) != number:
+                    return found[:at]
+                self._pass_removed(number)
             self._expected = max(self._expected, number + 1)
         return found
 
-    async def _is_removed(self, js: JetStreamContext, number: int) -> bool:
-        """Whether what is missing before this is no longer in the stream. Otherwise the servers
-        have left it out, as they do when they have just started, or lose each other; what is still
-        left out after some attempts was removed by somebody from the middle of the stream."""
-        if number > self._removed_before:
-            first = (await js.stream_info(self._stream)).state.first_seq
-            place, attempts = self._left_out
-            attempts = attempts + 1 if place == number else 1
-            self._left_out = (number, attempts)
-            if number > first and attempts <= _ATTEMPTS_MAX:
-                return False
-        self._note_removed(number)
-        return True
+    async def _next_sequence(self, js: JetStreamContext) -> int | None:
+        """That of the first message that is expected and was not removed."""
+        try:
+            found = await js.get_msg(self._stream, self._expected, self._subjects, next=True)
+        except nats.js.errors.NotFoundError:
+            return None
+        return found.seq
 
-    def _note_removed(self, before: int) -> None:
-        self._removed_before = max(self._removed_before, before)
-        if before > self.progress.begins_at:
-            self.progress.note_removed()
+    def _pass_removed(self, before: int) -> None:
+        """What is expected before this number was removed."""
+        self.progress.note_removed(before)
+        self._expected = before
 
     async def _find_beginning(self, js: JetStreamContext) -> None:
         """Wait until there is a stream. What is sent from now on counts; what was sent shortly
         before tells how far its origins are. Of a stream that is made later, everything counts."""
+        reached = self.progress.next_in_stream
         while True:
             try:
-                state = (await js.stream_info(self._stream)).state
+                info = await js.stream_info(self._stream)
                 break
             except nats.js.errors.NotFoundError:
-                if self.progress.next_in_stream == 0:
-                    self.progress.begin(1, 1)
+                if not reached:
+                    self.progress.begin("", 1, 1)
+                    reached = 1
                 await asyncio.sleep(_STREAM_RETRY_SECONDS)
-        reached = self.progress.next_in_stream
-        first, end = max(1, state.first_seq), state.last_seq + 1
+        created, known = _created(info), self.progress.created or _created(info)
+        first, end = max(1, info.state.first_seq), info.state.last_seq + 1
         if reached == 0 and self.reads_all:
-            self.progress.begin(first, first)
+            self.progress.begin(created, first, first)
         elif reached == 0:
-            self.progress.begin(max(first, end - _LOOK_BACK_MESSAGES), end)
-        elif reached > end:
+            self.progress.begin(created, max(first, end - _LOOK_BACK_MESSAGES), end)
+        elif reached > end or created != known:
             text = f"stream {self._stream} was made anew: read from its beginning"
-            self.report(f"{self._stream} anew", text)
-            self.progress.begin(1, 1)
-            self._removed_before = 0
+            self.report(f"{self._stream} {created}", text)
+            self.progress.begin(created, 1, 1)
+        else:
+            self.progress.note_created(created)
 
     async def deliver(self, batch: list[Msg]) -> None:
         """Bring what these make deliverable to where it goes, and note the progress."""
@@ -210,30 +188,55 @@ class StreamReader:
 
     def feed(self, msg: Msg) -> tuple[str, list[Crossing | Gap]]:
         """The origin of a message, and what it makes deliverable."""
-        found = self._parse(msg)
-        if found is None or found[0].origin == self._own:
+        try:
+            message = parse_message(msg, self._prefix, self._channel)
+        except EnvelopeError as error:
+            self.report(msg.subject[:80], f"a message of {msg.subject[:80]} is refused: {error}")
             return "", []
-        crossing, acked = found
+        origin, envelope, acked = message.crossing.origin, message.crossing.envelope, message.acked
+        if origin == self._own:
+            return "", []
         self.status.received += 1
-        origin, envelope = crossing.origin, crossing.envelope
-        stored = Stored(crossing, msg.metadata.sequence.stream)
-        counts = stored.sequence >= self.progress.begins_at
-        begins = Ledger[Stored](envelope.epoch, acked) if counts else Ledger[Stored]()
-        ledger, given = self._ledger(origin, begins, has_missed=self.progress.has_removed)
+        is_counted = message.sequence >= self.progress.counts_from
+        beginning = Ledger[StreamMessage](envelope.epoch, acked)
+        ledger, given = self._ledger(origin, beginning, has_missed=self.progress.has_missed)
         if ledger is None:
             return "", []
-        if envelope.epoch == ledger.epoch and ledger.next <= acked:
-            self._look_back(stored.sequence)
+        if is_counted and envelope.epoch == ledger.epoch and ledger.next <= acked:
+            self._look_back(message.sequence)
         now = asyncio.get_running_loop().time()
-        given += ledger.feed(("stream",), envelope.epoch, envelope.number, stored, now, acked)
-        if not counts:
-            return origin, []
-        return origin, [it if isinstance(it, Gap) else it.crossing for it in given]
+        given += ledger.feed(("stream",), envelope.epoch, envelope.number, message, now, acked)
+        return origin, self._counted(given) if is_counted else []
+
+    def due(self) -> Iterator[tuple[str, list[Crossing | Gap]]]:
+        """The origins whose ends are reached, each with what is missing before that."""
+        for origin, end in self._ends.due(self._expected):
+            if origin != self._own:
+                yield origin, self._reach_end(origin, end)
+
+    def _reach_end(self, origin: str, end: End) -> list[Crossing | Gap]:
+        is_counted = end.sequence >= self.progress.counts_from
+        beginning = Ledger[StreamMessage](end.epoch, end.number)
+        has_missed = is_counted and end.number > 0
+        ledger, given = self._ledger(origin, beginning, has_missed=has_missed)
+        if ledger is None:
+            return []
+        if is_counted and end.epoch == ledger.epoch and ledger.next <= end.number:
+            self._look_back(self._expected)
+        now = asyncio.get_running_loop().time()
+        given += ledger.heartbeat(("stream",), end.epoch, end.number, now)
+        return self._counted(given) if is_counted else []
+
+    def _counted(self, given: list[StreamMessage | Gap]) -> list[Crossing | Gap]:
+        """Without what was sent before the first start."""
+        first = self.progress.counts_from
+        found = [it for it in given if isinstance(it, Gap) or it.sequence >= first]
+        return [it if isinstance(it, Gap) else it.crossing for it in found]
 
     def _ledger(
-        self, origin: str, begins: Ledger[Stored], *, has_missed: bool
-    ) -> tuple[Ledger[Stored] | None, list[Stored | Gap]]:
-        """Of this origin. For a new one, it is `begins`, and if messages of it may have been
+        self, origin: str, beginning: Ledger[StreamMessage], *, has_missed: bool
+    ) -> tuple[Ledger[StreamMessage] | None, list[StreamMessage | Gap]]:
+        """Of this origin. For a new one, it is `beginning`, and if messages of it may have been
         missed, this is a gap; or None, as anybody can invent one."""
         ledger = self.ledgers.get(origin)
         if ledger is not None:
@@ -241,39 +244,19 @@ class StreamReader:
         if len(self.ledgers) >= ORIGINS_MAX:
             self.report(f"{self.name} full", f"{self.name}: too many origins: {origin}")
             return None, []
-        self.ledgers[origin] = begins
+        self.ledgers[origin] = beginning
         if not has_missed:
-            return begins, []
-        begins.counts.unknown_gaps += 1
-        return begins, [Gap(begins.epoch, 1, None)]
+            return beginning, []
+        beginning.counts.unknown_gaps += 1
+        return beginning, [Gap(beginning.epoch, 1, None)]
 
-    def due(self) -> Iterator[tuple[str, list[Crossing | Gap]]]:
-        """The origins whose ends are reached, each with what is missing before that."""
-        for origin, end in self._ends.due(self._expected):
-            yield origin, self._end(origin, end)
-
-    def _end(self, origin: str, end: End) -> list[Crossing | Gap]:
-        if origin == self._own:
-            return []
-        epoch, number = end.envelope.epoch, end.envelope.number
-        counts = end.stored >= self.progress.begins_at
-        begins = Ledger[Stored](epoch, number)
-        ledger, given = self._ledger(origin, begins, has_missed=counts and number > 0)
-        if ledger is None:
-            return []
-        if epoch == ledger.epoch and ledger.next <= number:
-            self._look_back(end.stored)
-        now = asyncio.get_running_loop().time()
-        given += ledger.heartbeat(("stream",), epoch, number, now)
-        return [it if isinstance(it, Gap) else it.crossing for it in given]
-
-    def _look_back(self, number: int) -> None:
+    def _look_back(self, sequence: int) -> None:
         """Messages are missing. While servers are killed, a reader may miss what others receive; so
         begin again before that, unless this was done a short time ago."""
         now = asyncio.get_running_loop().time()
         if now >= self._look_back_at:
             self._look_back_at = now + _LOOK_BACK_SECONDS
-            before = max(1, number - _LOOK_BACK_MESSAGES)
+            before = max(1, sequence - _LOOK_BACK_MESSAGES)
             self.progress.next_in_stream = min(self.progress.next_in_stream, before)
             raise nats.errors.Error("messages are missing: read again")
 
@@ -282,17 +265,7 @@ class StreamReader:
         held = (it.sequence for ledger in self.ledgers.values() for it in ledger.waiting())
         return min([after, *held])
 
-    def _parse(self, msg: Msg) -> tuple[Crossing, int] | None:
-        below = msg.subject.removeprefix(f"{self._prefix}.d.{self._channel}.")
-        origin, _, tokens = below.partition(".")
-        key = decode_key(tokens, SLASH)
-        headers = msg.headers or {}
-        try:
-            if key is None or not ORIGIN.fullmatch(origin):
-                raise EnvelopeError(f"its subject is that of no key: {msg.subject[:80]!r}")
-            envelope = decode_envelope(headers.get(HEADER, ""))
-            acked = max(0, min(int(headers.get(ACKED, "0")[:19]), envelope.number - 1))
-        except (EnvelopeError, ValueError) as error:
-            self.report(msg.subject[:80], f"a message of {msg.subject[:80]} is refused: {error}")
-            return None
-        return Crossing(self._channel, origin, envelope, key, msg.data), acked
+
+def _created(info: StreamInfo) -> str:
+    """When the stream was made, which tells it from another one of this name."""
+    return str(info.created or "")

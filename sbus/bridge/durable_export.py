@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 from nats.js.api import PubAck, StreamConfig, StreamInfo
 
 from sbus.bridge.configuration import Durable
-from sbus.bridge.durable import ACK_SECONDS, ACKED, BATCH, MESSAGE_ID, stream_name
+from sbus.bridge.durable import ACK_SECONDS, BATCH
+from sbus.bridge.durable_messages import ACKED, MESSAGE_ID, stream_name, subjects_of
 from sbus.bridge.ends import END_SECONDS, End, encode_end
 from sbus.bridge.envelope import HEADER, Crossing, Envelope, encode_envelope
 from sbus.bridge.exchange import Exchange, Numbers
@@ -132,8 +134,8 @@ class DurableExport:
             self._news.clear()
             records, end = self.spool.first(BATCH)
             if records:
-                stored = await self._send(js, [_decoder.decode(record) for record in records])
-                self.spool.release(end, stored)
+                sequence = await self._send(js, [_decoder.decode(record) for record in records])
+                self.spool.release(end, sequence)
                 self._note_room()
                 continue
             try:
@@ -143,15 +145,14 @@ class DurableExport:
                 await self._tell_end(nc, js)
 
     async def _tell_end(self, nc: Client, js: JetStreamContext) -> None:
-        """The stream has everything."""
-        reached, stored = self.spool.reached, self.spool.stored
-        if not reached.epoch:
-            return
-        if not stored:
-            stored = (await self._info(js)).state.last_seq
-        end = End(Envelope(reached.epoch, reached.last, self._origin), stored)
-        subject = f"{self._prefix}.e.{self._channel}.{self._origin}"
-        await nc.publish(subject, b"", headers=encode_end(end))
+        """Tell it if the stream has everything."""
+        if not self.spool.last_sequence:
+            self.spool.note_last_sequence((await self._info(js)).state.last_seq)
+        reached = self.spool.reached
+        if reached.epoch and not self.spool.waiting_bytes:
+            end = End(reached.epoch, reached.last, self.spool.last_sequence)
+            subject = f"{self._prefix}.e.{self._channel}.{self._origin}"
+            await nc.publish(subject, b"", headers=encode_end(end, self._origin))
 
     async def _info(self, js: JetStreamContext) -> StreamInfo:
         return await js.stream_info(stream_name(self._prefix, self._channel))
@@ -164,7 +165,7 @@ class DurableExport:
             await js.add_stream(
                 StreamConfig(
                     name=stream_name(self._prefix, self._channel),
-                    subjects=[f"{self._prefix}.d.{self._channel}.>"],
+                    subjects=[subjects_of(self._prefix, self._channel)],
                     max_age=keep_seconds,
                     max_bytes=self._limits.bytes_max,
                     num_replicas=self._limits.replicas,
@@ -173,10 +174,10 @@ class DurableExport:
             )
 
     async def _send(self, js: JetStreamContext, records: list[Record]) -> int:
-        """Returns once the stream has all of them, and where the last one is, or 0 for none; one
-        run of numbers after the other, so each message tells that everything before its run was
+        """Returns once the stream has all of them, and the last sequence, or 0 for none; one run of
+        numbers after the other, so each message tells that everything before its run was
         acknowledged, or will never be sent."""
-        fitting, stored = [], 0
+        fitting, last_sequence = [], 0
         for record in records:
             if self._fits(record):
                 fitting.append(record)
@@ -186,10 +187,13 @@ class DurableExport:
         for run in _runs(fitting):
             acked = str(run[0].number - 1)
             acks = [await self._send_one(js, record, acked) for record in run]
-            acked_at = await asyncio.wait_for(asyncio.gather(*acks), ACK_SECONDS)
-            stored = max(ack.seq for ack in acked_at)
+            stored = await asyncio.wait_for(asyncio.gather(*acks), ACK_SECONDS)
+            sequences = [ack.seq for ack in stored]
+            if not all(sequences):  # a server has it, but the others have not agreed yet
+                raise nats.errors.Error("a message has no place in the stream yet: sent again")
+            last_sequence = max(last_sequence, *sequences)
             self.status.sent += len(run)
-        return stored
+        return last_sequence
 
     def _fits(self, record: Record) -> bool:
         """Whether the server takes it."""

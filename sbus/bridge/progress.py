@@ -19,8 +19,10 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
     next_in_stream: int = 0
     epochs: dict[str, list[tuple[str, int]]] = {}
     """By origin, each with the number of the last message delivered; the last epoch counts."""
-    begins_at: int = 0
-    has_removed: bool = False
+    counts_from: int = 0
+    read_to: int = 0
+    has_missed: bool = False
+    created: str = ""
 
 
 class Progress:
@@ -29,6 +31,8 @@ class Progress:
     def __init__(self, path: Path) -> None:
         self._file = StateFile(path, _State(), _BYTES_MAX)
         self.restore()
+        if not self.counts_from:  # it was written by a version without that
+            self._write(counts_from=self._next_in_stream, read_to=self._next_in_stream)
 
     def restore(self) -> None:
         """Forget what was noted since the last `save`."""
@@ -52,26 +56,42 @@ class Progress:
     @next_in_stream.setter
     def next_in_stream(self, number: int) -> None:
         self._next_in_stream = number
-        self._write(next_in_stream=number)
+        self._write(next_in_stream=number, read_to=max(number, self._file.state.read_to))
 
     @property
-    def begins_at(self) -> int:
+    def counts_from(self) -> int:
         """The number in the stream of the first message that counts."""
-        return self._file.state.begins_at
-
-    def begin(self, reads_from: int, begins_at: int) -> None:
-        """Read from there; what is before `begins_at` only tells how far its origins are."""
-        self._next_in_stream = reads_from
-        self._write(next_in_stream=reads_from, begins_at=begins_at)
+        return self._file.state.counts_from
 
     @property
-    def has_removed(self) -> bool:
-        """Whether the stream has ever removed messages that count, and were not read."""
-        return self._file.state.has_removed
+    def created(self) -> str:
+        """When the stream was created; "" if that is not known."""
+        return self._file.state.created
 
-    def note_removed(self) -> None:
-        if not self.has_removed:
-            self._write(has_removed=True)
+    def begin(self, created: str, reads_from: int, counts_from: int) -> None:
+        """Read this stream from there; what is before `counts_from` only tells how far its origins
+        are."""
+        self._next_in_stream = reads_from
+        self._write(
+            created=created,
+            next_in_stream=reads_from,
+            counts_from=counts_from,
+            read_to=counts_from,
+        )
+
+    def note_created(self, created: str) -> None:
+        if not self.created:
+            self._write(created=created)
+
+    @property
+    def has_missed(self) -> bool:
+        """Whether the stream has ever removed messages that count before they were read."""
+        return self._file.state.has_missed
+
+    def note_removed(self, before: int) -> None:
+        """What is missing before this number was removed."""
+        if before > self._file.state.read_to:
+            self._write(has_missed=True, read_to=before)
 
     def note(self, origin: str, epoch: str, number: int) -> None:
         """Everything up to this number was delivered."""

@@ -41,7 +41,7 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
     start: int = 0
     end: int = 0
     reached: Reached = Reached()
-    stored: int = 0
+    last_sequence: int = 0
 
 
 class Spool:
@@ -53,12 +53,15 @@ class Spool:
         state = self._file.state
         end = self._end_of_records()
         if end != state.end:
-            self._file.write(_State(state.start, end, stored=state.stored))
+            self._file.write(_State(state.start, end, last_sequence=state.last_sequence))
 
     @property
-    def stored(self) -> int:
-        """Where in the stream the last record is that was released; 0 if that is not known."""
-        return self._file.state.stored
+    def last_sequence(self) -> int:
+        """Up to this one, the stream has everything that was released; 0 if that is not known."""
+        return self._file.state.last_sequence
+
+    def note_last_sequence(self, sequence: int) -> None:
+        self._file.write(msgspec.structs.replace(self._file.state, last_sequence=sequence))
 
     @property
     def reached(self) -> Reached:
@@ -75,8 +78,9 @@ class Spool:
         data = b"".join(_HEAD.pack(len(it), zlib.crc32(it)) + it for it in records)
         if data and os.pwrite(self._fd, data, end) < len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        state = self._file.state
-        self._file.write(_State(state.start, end + len(data), reached, state.stored), flag=True)
+        old = self._file.state
+        state = _State(old.start, end + len(data), reached, old.last_sequence)
+        self._file.write(state, flag=True)
 
     @property
     def is_taking(self) -> bool:
@@ -91,10 +95,11 @@ class Spool:
         """The first records that are not acknowledged, and where they end."""
         return self._records_at(self._file.state.start, count)
 
-    def release(self, end: int, stored: int = 0) -> None:
-        """All records before this are acknowledged, the last one as this of the stream, if any."""
+    def release(self, end: int, sequence: int = 0) -> None:
+        """All records before this are acknowledged, the last one with this sequence, if any."""
         old = self._file.state
-        state = msgspec.structs.replace(old, start=end, stored=stored or old.stored)
+        last_sequence = max(sequence, old.last_sequence)
+        state = msgspec.structs.replace(old, start=end, last_sequence=last_sequence)
         self._file.write(state)  # now nothing counts that the rest will overwrite
         rest = state.end - end
         if rest and end < max(rest, _READ_BYTES):

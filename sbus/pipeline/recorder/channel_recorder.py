@@ -25,7 +25,8 @@ import trio
 from nats.aio.msg import Msg
 
 from sbus.bridge.configuration import Configuration, Link
-from sbus.bridge.durable import StreamReader, stream_name
+from sbus.bridge.durable import StreamReader
+from sbus.bridge.durable_messages import stream_name
 from sbus.bridge.exchange import Exchange
 from sbus.bridge.nats_link import NatsLink
 from sbus.bridge.status import DurableStatus

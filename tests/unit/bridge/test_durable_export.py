@@ -105,7 +105,7 @@ def end_of(export: DurableExport, server: Any) -> tuple[str, list[str], str]:
         return told
 
     subject, headers = asyncio.run(scene())
-    return subject, headers["Sbus"].split()[1:3], headers["Sbus-Stored"]
+    return subject, headers["Sbus"].split()[1:3], headers["Sbus-Sequence"]
 
 
 def test_its_end_is_the_last_number_and_its_place_in_the_stream(
@@ -127,3 +127,10 @@ def test_without_a_known_place_its_end_is_that_of_the_stream(
     export.commit(1, set())
     epoch = export.spool.reached.epoch
     assert end_of(export, Server(0)) == ("sbus.e.all.a", [epoch, "0"], "100")
+
+
+def test_no_end_is_told_while_something_waits(tmp_path: Path) -> None:
+    export, server = exporter(tmp_path), Server(0)
+    fill(export, 1, 1)
+    asyncio.run(export._tell_end(server, server))  # type: ignore[arg-type]
+    assert server.ends.empty()

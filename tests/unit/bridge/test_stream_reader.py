@@ -11,9 +11,10 @@ import pytest
 
 from sbus.bridge import durable
 from sbus.bridge.configuration import parse_configuration
-from sbus.bridge.durable import ACKED, StreamReader
+from sbus.bridge.durable import StreamReader
+from sbus.bridge.durable_messages import ACKED
 from sbus.bridge.ends import End, encode_end
-from sbus.bridge.envelope import HEADER, Crossing, Envelope
+from sbus.bridge.envelope import HEADER, Crossing
 from sbus.bridge.ledger import Gap
 from sbus.bridge.status import DurableStatus
 
@@ -72,6 +73,7 @@ class Server:
         self.last = max([last, *stream])
         self.is_silent = False
         self.is_made = True
+        self.created = "today"
         self.ends: list[Any] = []
         self.consumers = 0
 
@@ -82,7 +84,15 @@ class Server:
         if not self.is_made:
             self.is_made = True
             raise nats.js.errors.NotFoundError
-        return SimpleNamespace(state=SimpleNamespace(first_seq=self.first, last_seq=self.last))
+        state = SimpleNamespace(first_seq=self.first, last_seq=self.last)
+        return SimpleNamespace(state=state, created=self.created)
+
+    async def get_msg(self, name: str, seq: int, subject: str, next: bool) -> Any:
+        assert next
+        following = [it for it in self._stream if it >= seq]
+        if not following:
+            raise nats.js.errors.NotFoundError
+        return SimpleNamespace(seq=min(following))
 
     async def subscribe(self, subject: str, cb: Any) -> "Server":
         for end in self.ends:
@@ -124,8 +134,8 @@ def message(place: int, origin: str = "own", number: int = 1, acked: int = 0) ->
     )
 
 
-def end(origin: str, number: int, stored: int, epoch: str = "e") -> Any:
-    headers = encode_end(End(Envelope(epoch, number, origin), stored))
+def end(origin: str, number: int, sequence: int, epoch: str = "e") -> Any:
+    headers = encode_end(End(epoch, number, sequence), origin)
     return SimpleNamespace(subject=f"sbus.e.all.{origin}", headers=headers)
 
 
@@ -147,7 +157,7 @@ def read(reader: Reader, server: Server) -> None:
 def reader_at(directory: Path, place: int) -> Reader:
     """One that has read everything before this."""
     reader = Reader(directory)
-    reader.progress.begin(place, 1)
+    reader.progress.begin("today", place, 1)
     return reader
 
 
@@ -161,14 +171,14 @@ def test_what_was_left_out_once_comes_in_its_place(tmp_path: Path) -> None:
     reader = reader_at(tmp_path, 1)
     read(reader, Server(stream(*range(1, 10)), [1, 2, 5], [3, 4, 5, 6, 9]))
     assert reader.got == list(range(1, 10))
-    assert not reader.progress.has_removed
+    assert not reader.progress.has_missed
 
 
-def test_what_is_always_left_out_was_removed(tmp_path: Path) -> None:
+def test_what_is_left_out_and_not_there_was_removed(tmp_path: Path) -> None:
     reader = reader_at(tmp_path, 1)
     read(reader, Server(stream(1, 2, 5, 6)))
     assert reader.got == [1, 2, 5, 6]
-    assert reader.progress.has_removed
+    assert reader.progress.has_missed
 
 
 def test_several_places_that_are_left_out_end_although_each_time_is_read_from_before_them(
@@ -185,7 +195,7 @@ def test_what_the_stream_has_removed_is_not_read_again(tmp_path: Path) -> None:
     server = Server(stream(7, 8))
     read(reader, server)
     assert (reader.got, server.consumers) == ([7, 8], 1)
-    assert reader.progress.has_removed
+    assert reader.progress.has_missed
 
 
 def test_a_server_that_brings_nothing_of_what_it_has_is_asked_anew(tmp_path: Path) -> None:
@@ -219,18 +229,63 @@ def test_to_look_for_what_is_missing_leaves_nothing_out_that_waits(tmp_path: Pat
         assert reader.progress.next_in_stream == 5_002
 
     reader = reader_at(tmp_path, 5_002)
+    reader.progress.note("a", "e", 0)
     asyncio.run(feed(reader))
+
+
+def test_what_has_been_read_before_is_not_missed_when_it_is_removed(tmp_path: Path) -> None:
+    reader = reader_at(tmp_path, 1)
+    read(reader, Server({at: message(at, "a", at, at - 1) for at in range(1, 101)}))
+    kept = {at: message(at, "a", at, at - 1) for at in range(90, 101)}
+    read(reader, Server({**kept, 101: message(101, "a", 102, 101)}))
+    assert reader.delivered[-2:] == [("a", Gap("e", 101, 1)), ("a", 102)]
+    assert reader.got[-12:] == list(range(90, 102)), "it has looked back"
+    assert not reader.progress.has_missed
+
+
+def test_removed_messages_at_the_end_are_not_waited_for(tmp_path: Path) -> None:
+    reader = reader_at(tmp_path, 1)
+    server = Server({at: message(at, "a", at, at - 1) for at in (1, 2)}, last=5)
+    server.ends = [end("a", 5, 5)]
+    read(reader, server)
+    assert reader.delivered == [("a", 1), ("a", 2), ("a", Gap("e", 3, 3))]
+
+
+@pytest.mark.parametrize("last", [3, 9])
+def test_a_stream_that_is_made_anew_is_read_from_its_beginning(tmp_path: Path, last: int) -> None:
+    reader = reader_at(tmp_path, 1)
+    read(reader, Server(stream(*range(1, 6))))
+    another = Server({at: message(at, "b", at, at - 1) for at in range(1, last + 1)})
+    another.created = "tomorrow"
+    read(reader, another)
+    assert reader.delivered == [("b", number) for number in range(1, last + 1)]
+
+
+def test_a_stream_that_is_made_anew_is_noticed_while_it_is_read(tmp_path: Path) -> None:
+    reader = reader_at(tmp_path, 6)
+    server = Server(stream(1, 2))
+    reader._expected = 6
+    with pytest.raises(nats.errors.Error, match="not what it was"):
+        asyncio.run(reader._find_more(server))  # type: ignore[arg-type]
 
 
 # -- the first start -------------------------------------------------------------------------------
 def test_the_first_start_delivers_what_is_sent_from_then_on(tmp_path: Path) -> None:
     reader = Reader(tmp_path)
-    server = Server({at: message(at, "a", at + 10) for at in (1, 2, 3)})
+    server = Server({at: message(at, "a", at + 10, 10) for at in (1, 2, 3)})
     read(reader, server)
     assert reader.delivered == []
     more = {at: message(at, "a", number, 13) for at, number in ((4, 15), (5, 14), (6, 16))}
-    read(reader, Server({3: message(3, "a", 13), **more}))
+    read(reader, Server({3: message(3, "a", 13, 10), **more}))
     assert reader.delivered == [("a", 14), ("a", 15), ("a", 16)]
+
+
+def test_what_was_sent_again_at_the_first_start_is_delivered(tmp_path: Path) -> None:
+    reader = Reader(tmp_path)
+    read(reader, Server({1: message(1, "a", 10, 8)}))
+    sent = {2: message(2, "a", 9, 8), 3: message(3, "a", 11, 10)}
+    read(reader, Server({1: message(1, "a", 10, 8), **sent}))
+    assert reader.delivered == [("a", 9), ("a", 11)]
 
 
 def test_of_a_stream_that_is_made_later_everything_is_delivered(
@@ -305,6 +360,15 @@ def test_an_end_waits_until_the_stream_was_read_up_to_it(tmp_path: Path) -> None
     assert reader.delivered == [("a", 2), ("a", 3), ("a", 4)]
 
 
+def test_an_end_counts_in_a_stream_that_has_lost_its_last_messages(tmp_path: Path) -> None:
+    reader = reader_at(tmp_path, 1)
+    read(reader, Server({1: message(1, "a", 1), 2: message(2, "a", 2, 1)}))
+    server = Server({1: message(1, "a", 1), 2: message(2, "a", 2, 1)})
+    server.ends = [end("a", 5, 5)]
+    read(reader, server)
+    assert reader.delivered == [("a", 1), ("a", 2), ("a", Gap("e", 3, 3))]
+
+
 def test_an_end_of_a_new_epoch_is_a_gap(tmp_path: Path) -> None:
     began(tmp_path)
     reader = Reader(tmp_path)
@@ -314,13 +378,13 @@ def test_an_end_of_a_new_epoch_is_a_gap(tmp_path: Path) -> None:
     assert reader.delivered == [("a", 1), ("a", Gap("e", 2, None))]
 
 
-@pytest.mark.parametrize("stored", ["", "x", "1x"])
-def test_an_end_without_a_place_is_refused(tmp_path: Path, stored: str) -> None:
+@pytest.mark.parametrize("sequence", ["", "x", "1x", "-1", "9999999999999999999"])
+def test_an_end_without_a_sequence_is_refused(tmp_path: Path, sequence: str) -> None:
     began(tmp_path)
     reader = Reader(tmp_path)
     server = Server({}, last=5)
     bad = end("a", 3, 4)
-    bad.headers["Sbus-Stored"] = stored
+    bad.headers["Sbus-Sequence"] = sequence
     server.ends = [bad]
     read(reader, server)
     assert reader.delivered == []

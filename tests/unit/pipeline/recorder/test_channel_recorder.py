@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 pytest.importorskip("nats")
 
 from sbus.bridge.configuration import parse_configuration
-from sbus.bridge.durable import ACKED
+from sbus.bridge.durable_messages import ACKED
 from sbus.bridge.ends import End, encode_end
-from sbus.bridge.envelope import HEADER, Envelope
+from sbus.bridge.envelope import HEADER
 from sbus.errors import ConfigurationError
 from sbus.pipeline.recorder.channel_recorder import ChannelRecording
 from sbus.pipeline.recorder.recorder import Plan
@@ -193,8 +193,8 @@ def test_what_was_removed_from_the_end_of_a_stream_is_a_gap_once(tmp_path: Path)
             recording._look_back_at = math.inf
             recording._expected = place
             for origin in "ab":
-                end = End(Envelope("1", 3, origin), 7)
-                told = SimpleNamespace(subject=f"sbus.e.all.{origin}", headers=encode_end(end))
+                headers = encode_end(End("1", 3, 7), origin)
+                told = SimpleNamespace(subject=f"sbus.e.all.{origin}", headers=headers)
                 await recording._ends.hear(told)  # type: ignore[arg-type]
             await recording.deliver(batch)
 
