@@ -174,7 +174,7 @@ class RunningBridge(BridgeOfBus):
     def stop(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-            assert self.process.wait(10) == 0, self.stderr_text()
+            assert self.process.wait(START_SECONDS_MAX) == 0, self.stderr_text()
 
 
 @contextmanager
