@@ -89,6 +89,12 @@ async def purge(url: str) -> None:
     await client.close()
 
 
+async def delete(url: str) -> None:
+    client = await nats.connect(url)
+    await client.jetstream().delete_stream("sbus_all")
+    await client.close()
+
+
 @contextmanager
 def pair(directory: Path, *, max_payload: int = 1_048_576, begin: str = "ab") -> Iterator[Pair]:
     with ExitStack() as stack:
@@ -157,6 +163,16 @@ def test_what_was_removed_before_it_was_imported_is_told_although_nothing_comes_
         scene.start("b")
         gap = json.loads(bus.receive(timeout_seconds=30).payload)
         assert (gap["origin"], gap["first"], gap["count"]) == ("a", 2, 99)
+
+
+def test_a_stream_that_was_deleted_is_made_anew_and_read(tmp_path: Path) -> None:
+    with pair(tmp_path) as scene, subscribed(scene.buses["b"]) as bus:
+        scene.publish(1, 5)
+        got = [bus.receive(timeout_seconds=20).payload for _ in range(5)]
+        asyncio.run(delete(scene.server.url))
+        scene.publish(6, 7)
+        got += [bus.receive(timeout_seconds=60).payload for _ in range(2)]
+        assert got == [b"%d" % number for number in range(1, 8)]
 
 
 def test_what_was_removed_of_an_origin_that_was_never_heard_is_told(tmp_path: Path) -> None:
