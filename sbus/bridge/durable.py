@@ -75,7 +75,6 @@ class StreamReader:
         js = nc.jetstream(timeout=ACK_SECONDS)
         self.ledgers = self.progress.ledgers()  # what waited comes again
         await self._find_beginning(js)
-        self._expected = self.progress.next_in_stream
         consumer = await js.pull_subscribe(
             self._subjects,
             stream=self._stream,
@@ -181,6 +180,9 @@ class StreamReader:
             self.progress.begin(created, 1, 1)
         else:
             self.progress.note_created(created)
+        self._expected = self.progress.next_in_stream
+        if first > self._expected:
+            self._pass_removed(first)
 
     async def deliver(self, batch: list[Msg]) -> None:
         """Bring what these make deliverable to where it goes, and note the progress."""
