@@ -31,7 +31,7 @@ class Progress:
     def __init__(self, path: Path) -> None:
         self._file = StateFile(path, _State(), _BYTES_MAX)
         self.restore()
-        if not self.counts_from:  # it was written by a version without that
+        if self._next_in_stream and not self.counts_from:  # from a version without that
             self._write(counts_from=self._next_in_stream, read_to=self._next_in_stream)
 
     def restore(self) -> None:

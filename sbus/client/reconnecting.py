@@ -51,7 +51,7 @@ def _connect_again(link: Link[Any], reconnection: Reconnection) -> Iterator[Wait
     link.inbox.feed_reconnected(link.interruption)
     reconnection.note_made()
     if patterns := reconnection.subscriptions():
-        # Whoever learns that the connection is back misses nothing that is published after that.
+        # A program that learns of the new connection misses nothing that is published after that.
         yield from _set_again(link, patterns, None)
     link.is_lost = link.has_ended
 

@@ -157,6 +157,7 @@ def test_what_was_removed_before_it_was_imported_is_told_although_nothing_comes_
     with pair(tmp_path) as scene, subscribed(scene.buses["b"]) as bus:
         scene.publish(1, 1)
         assert bus.receive(timeout_seconds=20).payload == b"1"
+        wait_until(lambda: Progress(tmp_path / "b" / "all.progress").next_in_stream == 2)
         scene.kill("b")
         scene.publish(2, 100)
         scene.remove_all(100)
