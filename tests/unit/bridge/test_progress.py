@@ -7,6 +7,7 @@ import pytest
 from sbus.bridge.ledger import Gap
 from sbus.bridge.progress import ORIGINS_MAX, Progress
 from sbus.errors import ConfigurationError
+from sbus.unix.state_file import StateFile
 
 
 def test_the_next_process_goes_on_where_the_last_one_was(tmp_path: Path) -> None:
@@ -38,6 +39,20 @@ def test_has_room_for_all_origins_with_epochs_without_end(tmp_path: Path) -> Non
     ledgers = Progress(tmp_path / "lamps.progress").ledgers()
     assert len(ledgers) == ORIGINS_MAX
     assert {it.epoch for it in ledgers.values()} == {f"{9:032x}"}
+
+
+def test_a_file_of_the_version_before_counts_from_where_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "lamps.progress"
+    StateFile[tuple[int, dict[str, list[tuple[str, int]]]]](path, (0, {}), 1_048_576).write(
+        (6, {"a": [("aa", 4)]})
+    )
+    progress = Progress(path)
+    assert (progress.next_in_stream, progress.counts_from) == (6, 6)
+    assert progress.ledgers()["a"].next == 5
+    progress.note_removed(6)
+    assert not progress.has_missed
+    progress.note_removed(7)
+    assert Progress(path).has_missed
 
 
 def test_refuses_a_file_of_something_else(tmp_path: Path) -> None:
