@@ -133,6 +133,7 @@ def test_a_bus_whose_clients_can_send_none_has_no_closer(bus: Bus) -> None:
 
 def test_a_dead_closer_is_replaced(disconnecting_bus: Bus) -> None:
     with several_clients(disconnecting_bus, 1) as (client,):
+        wait_until(lambda: closers(disconnecting_bus) != [], "a closer")
         (pid,) = closers(disconnecting_bus)
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: closers(disconnecting_bus) not in ([], [pid]), "another closer")
