@@ -232,8 +232,11 @@ class StreamReader:
     def _counted(self, given: list[StreamMessage | Gap]) -> list[Crossing | Gap]:
         """Without what was sent before the first start."""
         first = self.progress.counts_from
-        found = [it for it in given if isinstance(it, Gap) or it.sequence >= first]
-        return [it if isinstance(it, Gap) else it.crossing for it in found]
+        return [
+            it if isinstance(it, Gap) else it.crossing
+            for it in given
+            if isinstance(it, Gap) or it.sequence >= first
+        ]
 
     def _ledger(
         self, origin: str, beginning: Ledger[StreamMessage], *, has_missed: bool

@@ -130,7 +130,8 @@ def test_without_a_known_place_its_end_is_that_of_the_stream(
 
 
 def test_no_end_is_told_while_something_waits(tmp_path: Path) -> None:
-    export, server = exporter(tmp_path), Server(0)
+    export = exporter(tmp_path)
+    server: Any = Server(0)
     fill(export, 1, 1)
-    asyncio.run(export._tell_end(server, server))  # type: ignore[arg-type]
+    asyncio.run(export._tell_end(server, server))
     assert server.ends.empty()

@@ -143,10 +143,10 @@ def stream(*places: int) -> dict[int, Any]:
     return {place: message(place) for place in places}
 
 
-def read(reader: Reader, server: Server) -> None:
+def read(reader: Reader, server: Any) -> None:
     for _ in range(20):
         try:
-            asyncio.run(reader.run(server))  # type: ignore[arg-type]
+            asyncio.run(reader.run(server))
         except nats.errors.Error:
             continue
         except Stopped:
@@ -200,10 +200,10 @@ def test_what_the_stream_has_removed_is_not_read_again(tmp_path: Path) -> None:
 
 def test_a_server_that_brings_nothing_of_what_it_has_is_asked_anew(tmp_path: Path) -> None:
     reader = reader_at(tmp_path, 1)
-    server = Server(stream(1, 2))
+    server: Any = Server(stream(1, 2))
     server.is_silent = True
     with pytest.raises(nats.errors.Error, match="bring nothing"):
-        asyncio.run(reader.run(server))  # type: ignore[arg-type]
+        asyncio.run(reader.run(server))
     server.is_silent = False
     read(reader, server)
     assert reader.got == [1, 2]
@@ -263,10 +263,10 @@ def test_a_stream_that_is_made_anew_is_read_from_its_beginning(tmp_path: Path, l
 
 def test_a_stream_that_is_made_anew_is_noticed_while_it_is_read(tmp_path: Path) -> None:
     reader = reader_at(tmp_path, 6)
-    server = Server(stream(1, 2))
+    server: Any = Server(stream(1, 2))
     reader._expected = 6
     with pytest.raises(nats.errors.Error, match="not what it was"):
-        asyncio.run(reader._find_more(server))  # type: ignore[arg-type]
+        asyncio.run(reader._find_more(server))
 
 
 # -- the first start -------------------------------------------------------------------------------

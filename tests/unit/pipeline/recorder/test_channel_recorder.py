@@ -194,8 +194,8 @@ def test_what_was_removed_from_the_end_of_a_stream_is_a_gap_once(tmp_path: Path)
             recording._expected = place
             for origin in "ab":
                 headers = encode_end(End("1", 3, 7), origin)
-                told = SimpleNamespace(subject=f"sbus.e.all.{origin}", headers=headers)
-                await recording._ends.hear(told)  # type: ignore[arg-type]
+                told: Any = SimpleNamespace(subject=f"sbus.e.all.{origin}", headers=headers)
+                await recording._ends.hear(told)
             await recording.deliver(batch)
 
     asyncio.run(read_on(2, [message(1, "a", 1, 1, 0)]))
