@@ -5,8 +5,6 @@ and each writes to it what happens there; the front writes its own events and re
 nobody ever waits for a watcher, and the front notices only when one has gone.
 
 A worker that takes the place of a dead one is handed all streams before it gets a client.
-
-    a connection is kept here until every worker that was handed it has said that it has it
 """
 
 import os
@@ -47,7 +45,6 @@ class _Stream:
         self.unanswered: set[int] = set()
         self.unable: set[int] = set()
         """Workers that have no descriptor left for it."""
-        self.has_ended = False
         self.settled = trio.lowlevel.ParkingLot()
 
 
@@ -136,8 +133,7 @@ class StreamRegistry:
     def on_worker_forked(self, worker: int) -> None:
         """Hand all streams to a worker that has no clients yet."""
         for stream in self._streams.values():
-            if not stream.has_ended:
-                self._hand_over(stream, worker)
+            self._hand_over(stream, worker)
 
     def on_started(self, worker: int, event: StreamStarted) -> None:
         """A worker has a stream's connection, or cannot have it."""
@@ -148,7 +144,7 @@ class StreamRegistry:
             self._settle(stream, worker)
 
     def on_worker_death(self, worker: int) -> None:
-        for stream in list(self._streams.values()):
+        for stream in self._streams.values():
             self._settle(stream, worker)
 
     # -- pieces --------------------------------------------------------------------------------
@@ -160,8 +156,6 @@ class StreamRegistry:
         """Wait for this worker's answer no more."""
         stream.unanswered.discard(worker)
         stream.settled.unpark_all()
-        if stream.has_ended and not stream.unanswered:
-            self._forget(stream)
 
     async def _wait_for_end(self, stream: _Stream) -> None:
         """Wait until the watcher has gone; what it sends meanwhile has no meaning."""
@@ -169,14 +163,11 @@ class StreamRegistry:
             await trio.lowlevel.wait_readable(stream.sock)
             with suppress(BlockingIOError, ConnectionResetError):
                 stream.sock.recv(1)
-        stream.has_ended = True
         self._events.close_stream(stream.number)
         for worker in self._supervisor.running_workers():
             self._supervisor.send(worker, StopStream(stream.number))
-        if not stream.unanswered:
-            self._forget(stream)
-
-    def _forget(self, stream: _Stream) -> None:
+        stream.unanswered.clear()
+        stream.settled.unpark_all()
         del self._streams[stream.number]
         stream.sock.close()
 

@@ -3,8 +3,6 @@
 import socket
 from collections.abc import Iterable, MutableMapping
 
-import trio
-
 from sbus.broker.front.admission import adoption
 from sbus.broker.front.client_registry import Client, ClientRegistry
 from sbus.broker.front.connection_policy import ConnectionPolicy
@@ -71,7 +69,9 @@ class ClientRestorer:
                 elif is_final:
                     raise UpgradeFailed(f"client {connection.number} did not come over")
             if not number % _CLIENTS_PER_CALLBACK:
-                await trio.lowlevel.checkpoint()
+                for worker in self._supervisor.workers:
+                    if worker.link is not None:
+                        await worker.link.wait_until_sent()
 
     def _prepare_client(
         self, connection: ConnectionRecord, sock: socket.socket, *, keeps_workers: bool

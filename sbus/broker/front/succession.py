@@ -78,10 +78,11 @@ class Succession:
             left_out = self._left_out.pop(worker, [])
             clients = [it for it in self._registry.of_worker(worker) if it not in left_out]
             link = self._supervisor.workers[worker].link
+            assert link is not None
             self._culprits.on_succession(worker)
             self._nursery.start_soon(self._hand_on, worker, link, clients)
 
-    async def _hand_on(self, worker: int, link: WorkerLink | None, clients: list[Client]) -> None:
+    async def _hand_on(self, worker: int, link: WorkerLink, clients: list[Client]) -> None:
         """Send clients to the successor that has this link."""
         await self._culprits.disconnect(worker, clients)
         for number, client in enumerate(clients, 1):
@@ -91,7 +92,7 @@ class Succession:
                 command = InheritClient(adoption(client, self._policy))
                 self._supervisor.send(worker, command, client.sock.fileno())
             if not number % _CLIENTS_PER_CALLBACK:
-                await trio.lowlevel.checkpoint()
+                await link.wait_until_sent()
         if self._supervisor.workers[worker].link is link:
             self._supervisor.send(worker, TakeOver())
 

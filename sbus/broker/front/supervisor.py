@@ -114,8 +114,8 @@ class Supervisor:
         self._notifier = notifier
         self.workers = [SupervisedWorker(number) for number in range(settings.workers)]
         self._settings_number = 0
-        self._settings_memfds: list[int] = []
-        """The last one is in force; others may be on their way to a worker that is slow."""
+        self._settings_memfd: int | None = None
+        """None for the settings of the start."""
         self._ping_is_open = False
         self._pinged_at = -math.inf
         self._has_started = False
@@ -312,28 +312,25 @@ class Supervisor:
     def distribute_settings(self, limits: Limits, memfd: int) -> None:
         """Have all workers, also those that are forked later, apply the settings in this memfd,
         which is taken. `limits` are theirs."""
-        self._settings_memfds.append(memfd)
+        if self._settings_memfd is not None:
+            os.close(self._settings_memfd)
+        self._settings_memfd = memfd
         self._settings_number += 1
         self._limits = limits
         for worker in self.workers:
             self._send_settings(worker)
 
     def _send_settings(self, worker: SupervisedWorker) -> None:
-        if worker.link is not None and self._settings_memfds:
+        if worker.link is not None and self._settings_memfd is not None:
             command = protocol.ApplySettings(self._settings_number)
-            worker.link.send(command, self._settings_memfds[-1])
+            worker.link.send(command, self._settings_memfd)
 
     async def wait_until_settings_applied(self, seconds_max: float) -> list[int]:
         """Wait until all workers have applied the settings in force; returns those that have not
         in time."""
         with trio.move_on_after(seconds_max):
             await self._wait_for(lambda: not self._workers_without_settings())
-        behind = self._workers_without_settings()
-        if not behind:
-            for memfd in self._settings_memfds[:-1]:
-                os.close(memfd)
-            del self._settings_memfds[:-1]
-        return behind
+        return self._workers_without_settings()
 
     def _workers_without_settings(self) -> list[int]:
         return [
@@ -348,7 +345,7 @@ class Supervisor:
         return [worker.number for worker in self.workers if worker.is_running]
 
     def send(self, worker: int, command: protocol.WorkerCommand, fd: int | None = None) -> None:
-        """Send a worker a command, if it runs; `fd` is borrowed until it is sent."""
+        """Send a worker a command, if it runs. Borrows `fd`."""
         link = self.workers[worker].link
         if link is not None:
             link.send(command, fd)

@@ -56,7 +56,6 @@ class TakeOver:
         self._sockets: dict[int, socket.socket] = {}
         """Those that no client has yet, by their cookies."""
         self._waiting: list[socket.socket] = []
-        self._open_files: list[int] = []
         self._files = 0
         self._is_adopted = False
 
@@ -118,17 +117,13 @@ class TakeOver:
         return True
 
     def _add_records(self, fd: int) -> None:
-        self._restorer.add_records(self._files, fd)
-        self._files += 1
-        self._open_files.append(fd)
-        for worker in self._supervisor.running_workers():
-            self._supervisor.send(worker, MapRecords(), fd)
-
-    def _close_files(self) -> None:
-        """All workers have mapped the files."""
-        for fd in self._open_files:
+        try:
+            self._restorer.add_records(self._files, fd)
+            self._files += 1
+            for worker in self._supervisor.running_workers():
+                self._supervisor.send(worker, MapRecords(), fd)
+        finally:
             os.close(fd)
-        self._open_files.clear()
 
     async def _take_bus(self, link: socket.socket, record: BusRecord, *, is_final: bool) -> None:
         self._restorer.open_accounts(record.users)
@@ -137,7 +132,6 @@ class TakeOver:
             await self._rounds.run(ReportPrepared)
             # Each has journalled patterns, which the others are to read.
             await self._rounds.run(ReportPrepared)
-            self._close_files()
             await send_when_possible(link, link_protocol.Prepared())
             return
         self._recorder.restore(record)
@@ -148,7 +142,6 @@ class TakeOver:
                 None,
             )
         )
-        self._close_files()
         self._restorer.forget_missing(record)
         self._supervisor.delay_replacing()
         self._is_adopted = True

@@ -50,8 +50,8 @@ class WorkerRounds:
     async def run_each(
         self, command_for: Callable[[int, int], tuple[WorkerCommand, int | None]]
     ) -> None:
-        """The same with a command for each worker, and a descriptor, which is borrowed until all
-        workers have answered. Raises UpgradeFailed."""
+        """The same with a command for each worker, and a descriptor, which is borrowed. Raises
+        UpgradeFailed."""
         self._number += 1
         self.most_changes = 0, 0
         self._unanswered = set(self._supervisor.running_workers())

@@ -1,9 +1,12 @@
 """The link between the front and one worker: a non-blocking SEQPACKET socketpair.
 
 Neither side waits for the other. What the kernel does not take at once waits in a queue, whose
-length is bounded by the number of clients.
+length is bounded by the number of clients. The queue owns copies of the descriptors in it, so a
+sender may close its own at any time. If no descriptor is left for a copy, the command goes without
+it, and the worker declines the command.
 """
 
+import os
 import socket
 from collections import deque
 from collections.abc import Iterator
@@ -12,7 +15,8 @@ from contextlib import suppress
 import msgspec
 import trio
 
-from sbus.broker.ipc.worker_protocol import WorkerCommand, WorkerEvent
+from sbus.broker.ipc.worker_protocol import WITH_DESCRIPTOR, WorkerCommand, WorkerEvent
+from sbus.unix.errno_sets import OUT_OF_RESOURCES
 from sbus.unix.fd_passing import DescriptorsLost, receive_owning_fds, send_borrowing_fds
 from sbus.unix.send_buffer import unread_bytes
 
@@ -49,6 +53,7 @@ class WorkerLink:
         self._sock = sock
         self._nursery = nursery
         self._unsent: deque[tuple[bytes, int | None]] = deque()
+        self._sent = trio.lowlevel.ParkingLot()
 
     def fileno(self) -> int:
         return self._sock.fileno()
@@ -63,15 +68,15 @@ class WorkerLink:
         return unread_bytes(self._sock)
 
     def send(self, packet: WorkerCommand | WorkerEvent, fd: int | None = None) -> None:
-        """Send, or queue when the other side is slow. Borrows `fd` until it is sent.
+        """Send, or queue when the other side is slow. Borrows `fd`.
 
         A packet to a side that has ended is not sent: its end is noticed by reading.
         """
         data = encode_packet(packet)
         if self._unsent:
-            self._unsent.append((data, fd))
+            self._unsent.append((data, _copy(fd)))
         elif not self._try_to_send(data, fd):
-            self._unsent.append((data, fd))
+            self._unsent.append((data, _copy(fd)))
             self._nursery.start_soon(self._flush)
 
     def _try_to_send(self, data: bytes, fd: int | None) -> bool:
@@ -86,12 +91,24 @@ class WorkerLink:
     async def _flush(self) -> None:
         while self._unsent:
             if self._try_to_send(*self._unsent[0]):
-                self._unsent.popleft()
+                self._drop_first()
                 continue
             try:
                 await trio.lowlevel.wait_writable(self._sock)
             except trio.ClosedResourceError:
                 return
+        self._sent.unpark_all()
+
+    def _drop_first(self) -> None:
+        _, copy = self._unsent.popleft()
+        if copy is not None:
+            os.close(copy)
+
+    async def wait_until_sent(self) -> None:
+        """Wait until nothing is queued, or this end is closed."""
+        await trio.lowlevel.checkpoint()
+        while self._unsent:
+            await self._sent.park()
 
     async def wait(self) -> None:
         """Wait until there is something to receive."""
@@ -103,7 +120,10 @@ class WorkerLink:
         Raises BlockingIOError when there is none, DescriptorsLost.
         """
         data, fds = receive_owning_fds(self._sock, _PACKET_BYTES_MAX)
-        return (_command_decoder.decode(data) if data else None), fds
+        command = _command_decoder.decode(data) if data else None
+        if isinstance(command, WITH_DESCRIPTOR) and not fds:
+            raise DescriptorsLost(data)
+        return command, fds
 
     def receive_event(self) -> WorkerEvent | None:
         """The next event; None when the worker has ended. Raises BlockingIOError."""
@@ -130,6 +150,18 @@ class WorkerLink:
         return None
 
     def close(self) -> None:
-        self._unsent.clear()
+        while self._unsent:
+            self._drop_first()
+        self._sent.unpark_all()
         trio.lowlevel.notify_closing(self._sock)
         self._sock.close()
+
+
+def _copy(fd: int | None) -> int | None:
+    """A copy of a descriptor; None if this process has no descriptor left."""
+    try:
+        return None if fd is None else os.dup(fd)
+    except OSError as error:
+        if error.errno not in OUT_OF_RESOURCES:
+            raise
+        return None

@@ -1,7 +1,6 @@
 """What the front and a worker say to each other: commands one way, events the other way.
 
-A descriptor travels with `AdoptClient`, `InheritClient`, `PrepareClient`, `ApplySettings`,
-`StartStream`, `RecordClients`, `MapRecords` and `PrepareRecorded` only.
+A descriptor travels with each command in `WITH_DESCRIPTOR`, and with no other.
 
 To move a client, the front has its worker describe it and another worker prepare for it. Then the
 first worker hands the client over by a log entry, at which the other worker takes over.
@@ -217,6 +216,17 @@ WorkerCommand = (
     | StopStream
     | Quiesce
     | Stop
+)
+
+WITH_DESCRIPTOR = (
+    AdoptClient
+    | InheritClient
+    | PrepareClient
+    | RecordClients
+    | MapRecords
+    | PrepareRecorded
+    | ApplySettings
+    | StartStream
 )
 
 

@@ -20,11 +20,23 @@ from tests.unit.shared.memories import open_account, spare_slots
 WORKERS = 2
 
 
+class LinkModel:
+    """A link whose other side may be slow."""
+
+    def __init__(self) -> None:
+        self.is_slow = False
+
+    async def wait_until_sent(self) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.is_slow:
+            await trio.sleep_forever()
+
+
 class WorkerModel:
     """A worker of the supervisor's."""
 
     def __init__(self) -> None:
-        self.link: object = object()
+        self.link: LinkModel | None = LinkModel()
         self.age_seconds = 0.0
 
 
@@ -68,7 +80,7 @@ class World:
         self.sent.clear()
         self.succession.on_death(0)
         self.succession.leave_out(0, list(left_out))
-        self.workers[0].link = object()
+        self.workers[0].link = LinkModel()
         self.succession.on_fork(0)
         await trio.testing.wait_all_tasks_blocked()
 
@@ -130,6 +142,17 @@ async def test_nothing_more_is_sent_when_the_successor_dies_too(world: World) ->
     world.workers[0].link = None
     await trio.testing.wait_all_tasks_blocked()
     assert TakeOver() not in world.sent
+
+
+async def test_few_clients_wait_for_a_successor_that_is_slow(world: World) -> None:
+    for _ in range(200):
+        world.connect(0)
+    assert world.workers[0].link is not None
+    world.workers[0].link.is_slow = True
+    world.succession.on_death(0)
+    world.succession.on_fork(0)
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(world.sent) == 50, "each may take one more descriptor"
 
 
 async def test_successors_are_waited_for_until_they_serve(

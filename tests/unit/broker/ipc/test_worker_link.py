@@ -1,5 +1,6 @@
 """The link: commands and events with their descriptors, in order, however slow a side is."""
 
+import errno
 import os
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -13,6 +14,7 @@ from sbus.broker.ipc.worker_protocol import (
     AdoptClient,
     ApplySettings,
     ClientLeft,
+    DescribeClient,
     Quiesce,
     Stop,
     WorkerCommand,
@@ -26,6 +28,12 @@ from sbus.unix.fd_passing import DescriptorsLost
 SOON_SECONDS = 5.0
 SOMEBODY = Credentials(gid=1, uid=2, pid=3)
 Links = tuple[WorkerLink, WorkerLink]
+
+
+def open_files() -> set[int]:
+    return {
+        int(name) for name in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{name}")
+    }
 
 
 @pytest.fixture
@@ -75,33 +83,84 @@ async def test_a_client_arrives_with_its_socket(links: Links) -> None:
 
 async def test_a_slow_side_gets_everything_in_order(links: Links) -> None:
     front, worker = links
-    read_end, write_end = os.pipe()
+    opened_before = open_files()
     for number in range(2000):
-        front.send(AdoptClient(number, SOMEBODY, 9), write_end if number % 500 == 0 else None)
+        if number % 500:
+            front.send(DescribeClient(number))
+        else:  # the number of the descriptor becomes that of the next file
+            file = os.memfd_create(str(number))
+            front.send(AdoptClient(number, SOMEBODY, 9), file)
+            os.close(file)
     assert front.queued
     numbers: list[int] = []
-    pipes = 0
+    files: list[str] = []
     with trio.fail_after(SOON_SECONDS):
         while len(numbers) < 2000:
             await worker.wait()
             command, fds = worker.receive_command()
-            assert isinstance(command, AdoptClient)
+            assert isinstance(command, AdoptClient | DescribeClient)
             numbers.append(command.client)
-            pipes += len(fds)
             for fd in fds:
+                files.append(os.readlink(f"/proc/self/fd/{fd}"))
                 os.close(fd)
+        await front.wait_until_sent()
     assert numbers == list(range(2000))
-    assert pipes == 4
+    assert files == [f"/memfd:{number} (deleted)" for number in range(0, 2000, 500)]
     assert front.queued == 0
-    os.close(read_end)
-    os.close(write_end)
+    assert open_files() == opened_before
+
+
+async def test_a_link_that_closes_keeps_no_copies(links: Links) -> None:
+    front, _ = links
+    opened_before = open_files()
+    while front.queued < 3:
+        front.send(ApplySettings(1), 0)
+    assert len(open_files()) == len(opened_before) + 3
+    waiting = trio.Event()
+
+    async def wait() -> None:
+        await front.wait_until_sent()
+        waiting.set()
+
+    front._nursery.start_soon(wait)
+    await trio.testing.wait_all_tasks_blocked()
+    assert not waiting.is_set()
+    own = front.fileno()
+    front.close()
+    assert open_files() == opened_before - {own}
+    with trio.fail_after(SOON_SECONDS):
+        await waiting.wait()
+
+
+async def test_a_command_goes_without_its_descriptor_if_there_is_none_left_for_a_copy(
+    links: Links, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    front, worker = links
+
+    def dup(_fd: int) -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(os, "dup", dup)
+    sent = 0
+    while not front.queued:
+        sent += 1
+        front.send(AdoptClient(sent, SOMEBODY, 9), 0)
+    with trio.fail_after(SOON_SECONDS):
+        for _ in range(sent - 1):
+            await worker.wait()
+            for fd in worker.receive_command()[1]:
+                os.close(fd)
+        await worker.wait()
+        with pytest.raises(DescriptorsLost) as lost:
+            worker.receive_command()
+    assert lost_command(lost.value) == AdoptClient(sent, SOMEBODY, 9)
 
 
 async def test_what_the_other_side_has_not_read_is_known(links: Links) -> None:
     front, worker = links
     assert not front.unread_bytes()
     for number in range(3):
-        front.send(AdoptClient(number, SOMEBODY, 9))
+        front.send(DescribeClient(number))
     unread = front.unread_bytes()
     assert 3 * 50 < unread < 3 * 2_000
     worker.receive_command()
