@@ -13,6 +13,7 @@ the client is disconnected. No client is served twice.
 """
 
 import os
+import socket
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -27,7 +28,6 @@ from sbus.broker.front.connection_policy import ConnectionPolicy
 from sbus.broker.front.departure import ClientDeparture
 from sbus.broker.front.supervisor import Supervisor
 from sbus.broker.ipc import worker_protocol as protocol
-from sbus.broker.ipc.client_record import ClientRecord
 from sbus.protocol.controls import end_notice
 from sbus.protocol.events import ClientMoved
 from sbus.unix.errno_sets import OUT_OF_RESOURCES
@@ -52,6 +52,9 @@ class _Move:
         self.client = client
         self.source = client.worker
         self.to = to
+        self.copy: socket.socket | None = None
+        """Of the client's socket, once the other worker may have it. If the client leaves, that
+        worker must not close the last one."""
         self.revision: int | None = None
         """Of the client as the other worker has prepared for it. From then on it may have been
         handed over when the front does not know that yet."""
@@ -176,7 +179,11 @@ class ClientMover:
         return MoveOutcome(move.why_not, move.subscriptions)
 
     async def _carry_out(self, move: _Move) -> None:
-        move.why_not = await self._prepare(move) or await self._hand_over(move)
+        try:
+            move.why_not = await self._prepare(move) or await self._hand_over(move)
+        finally:
+            if move.copy is not None:
+                self._departure.close_copy(move.client, move.copy)
         del self._moves[move.client.number]
         move.ended.set()
 
@@ -189,24 +196,17 @@ class ClientMover:
             return "it has left"
         move.subscriptions = sum(described.record.patterns.values())
         try:
-            # The client may leave, and its socket be closed, before the other worker has the copy.
-            copy = self._departure.copy_socket(move.client)
+            move.copy = self._departure.copy_socket(move.client)
         except OSError as error:
             if error.errno not in OUT_OF_RESOURCES:
                 raise
             return os.strerror(error.errno)
-        try:
-            preparation = self._preparation(move.client, described.record)
-            prepared = await self._ask(move, move.to, preparation, copy.fileno())
-        finally:
-            self._departure.close_copy(move.client, copy)
+        preparation = protocol.PrepareClient(adoption(move.client, self._policy), described.record)
+        prepared = await self._ask(move, move.to, preparation, move.copy.fileno())
         if not isinstance(prepared, protocol.ClientPrepared) or move.to in move.dead:
             return _why(prepared)
         move.revision = described.record.revision
         return ""
-
-    def _preparation(self, client: Client, record: ClientRecord) -> protocol.PrepareClient:
-        return protocol.PrepareClient(adoption(client, self._policy), record)
 
     async def _hand_over(self, move: _Move) -> str:
         """Have the client's worker hand it over, and find out which worker has it; why it was not

@@ -104,6 +104,8 @@ class World:
         sock, self.peer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         account = Account(memoryview(bytearray(8 * 1_000)).cast("Q"), 0, 2, 0, 1)
         self.client = self.registry.add(SOURCE, sock, CREDENTIALS, account)
+        self.copies = 0
+        """Of the client's socket, in the front, besides that of the registry."""
         self.outcome: str | None = None
 
     def rules_for(self, _sock: socket.socket, _own: Credentials) -> int:
@@ -125,9 +127,11 @@ class World:
             worker.serves_client = False
 
     def copy_socket(self, client: Client) -> socket.socket:
+        self.copies += 1
         return client.sock.dup()
 
     def close_copy(self, _client: Client, copy: socket.socket) -> None:
+        self.copies -= 1
         copy.close()
 
     def leave(self) -> None:
@@ -169,6 +173,8 @@ class World:
             self.mover.on_event(number, worker.events.popleft())
         elif what == 2:
             worker.walk()
+        if self.registry.get(CLIENT) is None and any(it.is_prepared for it in self.workers):
+            assert self.copies, "a worker has the last copy"
 
     async def run_move(self) -> None:
         self.outcome = (await self.mover.move(self.client, TARGET)).why_not
@@ -178,6 +184,7 @@ class World:
         connected = self.registry.get(CLIENT) is not None
         assert serving == ([self.client.worker] if connected else [])
         assert not any(worker.is_prepared for worker in self.workers)
+        assert not self.copies
         assert self.registry.by_worker[1 - self.client.worker] == {}
         assert not self.outcome or self.client.worker == SOURCE
 
