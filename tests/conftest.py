@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -13,6 +13,7 @@ from tests.support import compiled_step
 
 compiled_step.load()
 
+from tests.support import needs  # noqa: E402
 from tests.support.bus import Bus, running_bus  # noqa: E402
 
 # Without bytecode, most of a start of a bus is compilation, and tests start a thousand.
@@ -25,10 +26,11 @@ Path("/proc/thread-self/comm").write_text("sbus-tests")
 # start would inherit that, and tests that interrupt them would wait in vain.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# How long one example takes says more about the machine than about the code.
-hypothesis.settings.register_profile("sbus", deadline=None)
-hypothesis.settings.register_profile("quick", deadline=None, max_examples=20)
-hypothesis.settings.register_profile("thorough", deadline=None, max_examples=2_000)
+# How long one example takes says more about the machine than about the code. A run of the suite has
+# the same examples each time; new ones are for `--hypothesis-profile=thorough`.
+hypothesis.settings.register_profile("sbus", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("quick", deadline=None, derandomize=True, max_examples=20)
+hypothesis.settings.register_profile("thorough", deadline=None, max_examples=2_000, print_blob=True)
 hypothesis.settings.load_profile("sbus")
 
 
@@ -48,7 +50,10 @@ LONGEST = (
 WITH_ONE_SPARK_SESSION = tuple(f"tests/pipeline/{folder}/" for folder in ("cli", "jobs", "spark"))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items[:], deselected = needs.leave_out_tests_of_the_compiled_step(items)
+    config.hook.pytest_deselected(items=deselected)
+
     def rank(item: pytest.Item) -> int:
         ranks = (rank for rank, start in enumerate(LONGEST) if item.nodeid.startswith(start))
         return next(ranks, len(LONGEST))
@@ -69,6 +74,18 @@ class OneProcessForSpark(LoadFileScheduling):  # type: ignore[misc]
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> OneProcessForSpark:
     config.option.loadscopereorder = False
     return OneProcessForSpark(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    needs.fail_if_skipped_in_ci(report)
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for line in needs.summary(terminalreporter.stats.get("skipped", [])):
+        terminalreporter.write_line(line, yellow=True)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from tests.support.bridges import (
     wait_until,
 )
 from tests.support.bus import running_bus
+from tests.support.needs import needs_tool
 
 pytestmark = needs_nats
 
@@ -81,7 +82,7 @@ def test_a_subject_that_is_not_permitted(tmp_path: Path) -> None:
         assert bridge.status()["links"][0]["state"] == "up"
 
 
-@pytest.mark.skipif(not Path("/usr/bin/openssl").exists(), reason="openssl is not installed")
+@needs_tool("openssl", "openssl")
 def test_a_wrong_certificate(tmp_path: Path) -> None:
     for name in ("right", "wrong"):
         make_certificate(tmp_path, name)

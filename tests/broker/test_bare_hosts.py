@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.bus import SBUSD, START_SECONDS_MAX, running_bus, sbusd_environment
+from tests.support.needs import needs_tool
 from tests.support.processes import is_replaced, worker_pids
 from tests.support.threads import wait_until
 from tests.support.users import WITHOUT_FILE_PRIVILEGES, needs_root
@@ -53,7 +54,7 @@ def test_without_proc_there_is_one_line(tmp_path: Path, options: Sequence[str]) 
     assert "there is no /proc" in complaint(tmp_path, NO_PROC, *options)
 
 
-@pytest.mark.skipif(shutil.which("prlimit") is None, reason="there is no prlimit")
+@needs_tool("prlimit", "util-linux")
 @pytest.mark.parametrize("options", [("-f",), ("-p", "/dev/null")])
 def test_without_room_for_the_memory_there_is_one_line(
     tmp_path: Path, options: Sequence[str]
@@ -62,7 +63,7 @@ def test_without_room_for_the_memory_there_is_one_line(
     assert line == "sbusd: cannot make the shared memory: File too large"
 
 
-@pytest.mark.skipif(shutil.which("prlimit") is None, reason="there is no prlimit")
+@needs_tool("prlimit", "util-linux")
 @pytest.mark.parametrize(("files", "workers"), [(30, 1), (60, 8)])
 def test_with_too_few_files_for_the_workers_there_is_one_line(
     tmp_path: Path, files: int, workers: int

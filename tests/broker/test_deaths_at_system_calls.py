@@ -3,14 +3,12 @@
 All of the calls: `python -m tests.broker.deaths_at_system_calls --jobs 2`.
 """
 
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
 from tests.broker.deaths_at_system_calls import count_calls, dies_at
+from tests.support.needs import needs_tool
 
-pytestmark = pytest.mark.skipif(not shutil.which("strace"), reason="no strace")
+pytestmark = needs_tool("strace", "strace")
 
 
 def test_every_promise_is_kept() -> None:

@@ -42,7 +42,7 @@ def _kernel_can_refuse() -> None:
         try:
             sock.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
         except OSError:
-            pytest.skip("refusing descriptors needs Linux 6.16")
+            pytest.skip("needs Linux 6.16 to refuse descriptors")
 
 
 @pytest.mark.usefixtures("_kernel_can_refuse")

@@ -2,15 +2,13 @@
 
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import sbus.blocking
 from tests.support.bus import PROJECT, Bus, sbusd_environment
+from tests.support.needs import needs_tool
 from tests.support.terminals import TIMEOUT_S, two_terminals
 from tests.support.threads import wait_until
 
@@ -100,7 +98,7 @@ def test_the_costs_are_those_of_the_benchmarks() -> None:
     assert shown == expected
 
 
-@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
+@needs_tool("gcc", "gcc")
 def test_the_c_program_prints_into_a_pipe(tmp_path: Path, bus: Bus) -> None:
     (program,) = blocks(PROTOCOL, "c", bus.address)
     (tmp_path / "program.c").write_text(program)

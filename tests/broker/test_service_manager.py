@@ -27,6 +27,7 @@ from tests.support.bus import (
     stop,
     wait_until_gone,
 )
+from tests.support.needs import needs_tool
 from tests.support.processes import fork_server_pid, is_replaced, stopped, worker_pids
 from tests.support.raw_client import RawClient
 from tests.support.service_manager import ServiceManager, service_manager
@@ -36,9 +37,7 @@ from tests.support.upgrades import changing_bus, upgrade
 QUICK = ("--limit", "worker_silence_seconds_max=1")
 GONE_SECONDS_MAX = 10.0
 ACTIVATE = shutil.which("systemd-socket-activate")
-needs_activator = pytest.mark.skipif(
-    ACTIVATE is None, reason="there is no systemd-socket-activate (Debian: apt install systemd)"
-)
+needs_activator = needs_tool("systemd-socket-activate", "systemd")
 
 
 def managed_by(manager: ServiceManager, patch: pytest.MonkeyPatch, watchdog_s: float = 0) -> None:

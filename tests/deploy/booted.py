@@ -20,6 +20,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tests.support.needs import without
+
 PROJECT = Path(__file__).resolve().parents[2]
 UNITS = PROJECT / "deploy/systemd"
 BOOT_SECONDS_MAX = 400.0
@@ -121,7 +123,7 @@ def why_not() -> str | None:
     if os.geteuid() != 0:
         return "only root can boot a systemd"
     if not Path(SYSTEMD).exists() or shutil.which("unshare") is None:
-        return "there is no systemd, or no unshare (Debian: apt install systemd util-linux)"
+        return without("systemd or unshare", "systemd", "util-linux")
     variables = {**_control_group(), "SETUP": "mount -t tmpfs tmpfs /run"}
     tried = subprocess.run(
         [*PRIVATE_MOUNTS, "sh", "-c", ENTER],
@@ -138,13 +140,13 @@ def why_not() -> str | None:
 def why_not_packages() -> str | None:
     """The reason why packages that are built for this Python cannot be installed there."""
     if shutil.which("dpkg") is None:
-        return "there is no dpkg"
+        return without("dpkg", "dpkg")
     wanted = f"{sys.version_info[0]}.{sys.version_info[1]}."
     asked = subprocess.run(
         ["dpkg-query", "-W", "-f", "${Version}", "python3"], capture_output=True, check=False
     )
     if not asked.stdout.decode().startswith(wanted):
-        return f"no package of Python {wanted}x is installed"
+        return f"the tests run on another Python than the system's, {wanted}x"
     return None
 
 

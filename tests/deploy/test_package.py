@@ -7,7 +7,6 @@ Built for the Python that runs the tests, so that any host which has dpkg can do
 import os
 import py_compile
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ from tests.deploy import booted, package_probe
 from tests.deploy.store_probe import CLIENTS
 from tests.deploy.test_descriptor_store import NOTHING
 from tests.support.bus import bus_of
+from tests.support.needs import needs_tool
 from tests.support.raw_client import RawClient
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -29,9 +29,7 @@ GOES_ON = "the bus goes on with the earlier version"
 PAUSE_MS_MAX = 250
 WAIT_SECONDS_MAX = 20.0
 """Of which the pause is a small part: dpkg and the new program keep both processors busy."""
-pytestmark = pytest.mark.skipif(
-    shutil.which("dpkg-deb") is None, reason="there is no dpkg-deb (Debian: apt install dpkg)"
-)
+pytestmark = needs_tool("dpkg-deb", "dpkg")
 
 
 @pytest.fixture(scope="module")

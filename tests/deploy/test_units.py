@@ -1,7 +1,6 @@
 """The units, checked with systemd's own tools, and settings that they must not have."""
 
 import re
-import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -13,6 +12,7 @@ from sbus.limits import Limits
 from sbus.unix.address import PathAddress, admin_address
 from sbus.unix.default_address import SYSTEM_ADDRESS
 from tests.deploy.booted import UNITS
+from tests.support.needs import needs_tool
 
 EXPOSURE_MAX = 1.5
 SYSTEM = sorted(path.name for path in UNITS.glob("*.service"))
@@ -21,10 +21,7 @@ NEWER_SETTING = re.compile(
     re.MULTILINE,
 )
 """A warning of systemd before version 258."""
-needs_systemd = pytest.mark.skipif(
-    shutil.which("systemd-analyze") is None,
-    reason="there is no systemd-analyze (Debian: apt install systemd)",
-)
+needs_systemd = needs_tool("systemd-analyze", "systemd")
 
 
 def settings(unit: str) -> list[tuple[str, str]]:

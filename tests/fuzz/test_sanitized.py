@@ -1,19 +1,15 @@
 """The compiled step under sanitizers: a portion of what `tests/sanitized` runs."""
 
-import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
-from sbus.compiled import STEP
+from tests.support.needs import needs_compiled_step
 
 PROJECT = Path(__file__).resolve().parents[2]
 TESTS = ("test_ordinary_step.py", "test_step_deaths.py")
 
 
-@pytest.mark.skipif(STEP == "python", reason="the step is not compiled here")
-@pytest.mark.skipif(shutil.which("gcc") is None, reason="sanitizers come with gcc")
+@needs_compiled_step
 def test_the_step_under_sanitizers() -> None:
     paths = [f"tests/unit/broker/worker/{name}" for name in TESTS]
     done = subprocess.run(

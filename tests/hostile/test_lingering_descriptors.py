@@ -44,7 +44,11 @@ def kernel_can_refuse() -> bool:
 
 
 refused = pytest.param(
-    (), marks=pytest.mark.skipif(not kernel_can_refuse(), reason="needs Linux 6.16"), id="refused"
+    (),
+    marks=pytest.mark.skipif(
+        not kernel_can_refuse(), reason="needs Linux 6.16 to refuse descriptors"
+    ),
+    id="refused",
 )
 disconnected = pytest.param(("--disconnect-descriptors",), id="disconnected")
 both_ways = pytest.mark.parametrize("options", [refused, disconnected])

@@ -5,15 +5,14 @@ runs without an end instead of violated assertions.
 """
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.skipif(
-    not (shutil.which("spin") and shutil.which("gcc")), reason="no spin, or no gcc (Debian: spin)"
-)
+from tests.support.needs import needs_tool
+
+pytestmark = [needs_tool("spin", "spin"), needs_tool("gcc", "gcc")]
 
 MODEL = Path(__file__).with_name("ordered_log.pml")
 

@@ -64,7 +64,7 @@ def test_a_cluster_reads_recordings_in_object_storage(
     tmp_path: Path, storage: Mapping[str, str]
 ) -> None:
     if os.geteuid() != 0 or subprocess.run([*NAMESPACES, "true"], check=False).returncode:
-        pytest.skip("machines of their own are for root")
+        pytest.skip("only root can make network namespaces")
     tables = generate(MESSAGE_COUNT, seconds=600)
     record(tmp_path, tables)
     rows = tables.messages.num_rows

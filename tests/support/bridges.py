@@ -12,16 +12,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import sbus
 from sbus.client.blocking import Connection
 from tests.support.bus import SBUSCTL, Bus, sbusd_environment
 from tests.support.kept_service import KeptService
+from tests.support.needs import SYSTEM_PATH, needs_tool
 from tests.support.raw_client import RawClient
 
-SERVER = shutil.which("nats-server") or shutil.which("nats-server", path="/usr/sbin:/sbin")
-needs_nats = pytest.mark.skipif(SERVER is None, reason="nats-server is not installed")
+SERVER = shutil.which("nats-server", path=SYSTEM_PATH)
+needs_nats = needs_tool("nats-server", "nats-server")
 START_SECONDS_MAX = 60.0
 
 

@@ -38,7 +38,7 @@ def kernel_refuses_descriptors() -> bool:
 
 
 needs_refusal = pytest.mark.skipif(
-    not kernel_refuses_descriptors(), reason="Linux before 6.16 cannot refuse descriptors"
+    not kernel_refuses_descriptors(), reason="needs Linux 6.16 to refuse descriptors"
 )
 
 

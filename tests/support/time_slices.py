@@ -11,7 +11,7 @@ _VERSION = tuple(map(int, os.uname().release.split(".")[:2]))
 _IS_SHOWN = _VERSION >= (6, 12) and Path("/proc/self/sched").exists()
 
 needs_time_slices = pytest.mark.skipif(
-    not _IS_SHOWN, reason="processes cannot choose their time slices before Linux 6.12"
+    not _IS_SHOWN, reason="needs Linux 6.12 to choose time slices"
 )
 
 

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from deploy.man_pages import page, summary
 from sbus.cli.sbusctl.command import sbusctl
+from tests.support.needs import needs_tool
 
 PROJECT = Path(__file__).resolve().parents[2]
 SECTIONS = ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXIT STATUS", "EXAMPLES", "SEE ALSO"]
@@ -57,14 +57,14 @@ def test_pages_under_see_also_exist(manual: list[Path]) -> None:
         assert {f"{name}.{section}" for name, section in named} <= there - {path.name}
 
 
-@pytest.mark.skipif(shutil.which("groff") is None, reason="no groff (Debian: groff-base)")
+@needs_tool("groff", "groff-base")
 def test_no_page_makes_the_formatter_complain(manual: list[Path]) -> None:
     command = ["groff", "-man", "-ww", "-z", "-Tutf8", *map(str, manual)]
     outcome = subprocess.run(command, capture_output=True, timeout=60, check=False)
     assert (outcome.returncode, outcome.stderr) == (0, b"")
 
 
-@pytest.mark.skipif(shutil.which("groff") is None, reason="no groff (Debian: groff-base)")
+@needs_tool("groff", "groff-base")
 def test_texts_are_shown_as_they_are(tmp_path: Path) -> None:
     """Nothing in them acts as an instruction, a quotation mark or a break."""
     nasty = ["'br at the start", ".so /etc/passwd", "\\n and \\\\", "-- `a` ^ ~ \"b\" 'c'"]
@@ -131,8 +131,12 @@ def test_bash_completes(
     assert outcome.stdout.split() == completed
 
 
-@pytest.mark.parametrize(("shell", "name"), [("zsh", "_sbusctl"), ("fish", "sbusctl.fish")])
+@pytest.mark.parametrize(
+    ("shell", "name"),
+    [
+        pytest.param("zsh", "_sbusctl", marks=needs_tool("zsh", "zsh")),
+        pytest.param("fish", "sbusctl.fish", marks=needs_tool("fish", "fish")),
+    ],
+)
 def test_other_shells_understand_theirs(completions: Path, shell: str, name: str) -> None:
-    if shutil.which(shell) is None:
-        pytest.skip(f"no {shell} here")
     subprocess.run([shell, "-n", str(completions / shell / name)], check=True, timeout=60)

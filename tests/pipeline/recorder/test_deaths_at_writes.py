@@ -3,14 +3,11 @@
 All of the writes: `python -m tests.pipeline.recorder.deaths_at_writes`.
 """
 
-import shutil
-
-import pytest
-
 from tests.pipeline.recorder.deaths_at_writes import MODULE
 from tests.support.deaths import preloaded
+from tests.support.needs import needs_tool
 
-pytestmark = pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc")
+pytestmark = needs_tool("gcc", "gcc")
 
 
 def test_every_row_is_there_once() -> None:

@@ -382,7 +382,7 @@ def small_disk(directory: Path) -> Iterator[None]:
     directory.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=600k", "sbus-test", str(directory)]
     if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode:
-        pytest.skip("a small disk can be mounted by root only")
+        pytest.skip("only root can mount a small disk")
     try:
         yield
     finally:

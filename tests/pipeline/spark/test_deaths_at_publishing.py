@@ -3,14 +3,11 @@
 All of the writes: `python -m tests.pipeline.spark.deaths_at_publishing`.
 """
 
-import shutil
-
-import pytest
-
 from tests.pipeline.spark.deaths_at_publishing import MODULE
 from tests.support.deaths import preloaded
+from tests.support.needs import needs_tool
 
-pytestmark = pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc")
+pytestmark = needs_tool("gcc", "gcc")
 
 
 def test_rows_are_published_twice_only_where_the_ledger_cannot_know() -> None:

@@ -10,10 +10,10 @@ import pytest
 
 import sbus.compiled
 from deploy import compile_step
-from sbus.compiled import STEP, records
+from sbus.compiled import records
+from tests.support.needs import needs_compiled_step
 
 RECORDS = ["LogRecord", "OutboxRecord", "RouteRecord", "SessionRecord", "TableRecord"]
-needs_compiled = pytest.mark.skipif(STEP == "python", reason="the step is not compiled here")
 
 
 def run(choice: str, *program: str) -> subprocess.CompletedProcess[str]:
@@ -34,7 +34,7 @@ def test_the_build_knows_all_sources() -> None:
     assert compile_step.digest() == sbus.compiled.sources_digest()
 
 
-@needs_compiled
+@needs_compiled_step
 @pytest.mark.parametrize("name", RECORDS)
 def test_a_record_has_the_same_fields_in_both_languages(name: str) -> None:
     def fields(record: type) -> set[str]:
@@ -54,7 +54,7 @@ def test_another_choice_is_one_clear_error() -> None:
     assert shown.stderr == "SBUS_STEP='fast': must be 'compiled' or 'python'\n"
 
 
-@needs_compiled
+@needs_compiled_step
 def test_a_module_of_other_sources_is_not_used(tmp_path: Path) -> None:
     """As in a checkout whose sources have changed since it was compiled."""
     package = tmp_path / "sbus"

@@ -28,7 +28,7 @@ def test_connections_refuse_descriptors_as_their_listener_did_when_they_were_mad
         listener.listen()
         refuse_descriptors(listener)
         if may_carry_descriptors(listener):
-            pytest.skip("refusing descriptors needs Linux 6.16")
+            pytest.skip("needs Linux 6.16 to refuse descriptors")
         for client, does_refuse in zip(clients, (True, False, True), strict=True):
             refuse_descriptors(listener, does_refuse=does_refuse)
             client.connect(address)

@@ -51,7 +51,7 @@ def test_descriptors_are_refused_from_the_first_connection_on(path: Path) -> Non
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
         refuse_descriptors(client)
         if may_carry_descriptors(client):
-            pytest.skip("refusing descriptors needs Linux 6.16")
+            pytest.skip("needs Linux 6.16 to refuse descriptors")
         with closing(listen_at(path)) as listener:
             client.connect(str(path))
             served, _ = listener.socket.accept()

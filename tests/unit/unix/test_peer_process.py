@@ -33,7 +33,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
         monkeypatch.setattr(peer_process, "has_peer_pidfds", lambda: False)
         monkeypatch.setattr("sbus.unix.credentials.has_peer_pidfds", lambda: False)
     elif not has_peer_pidfds():
-        pytest.skip("this kernel has no SO_PEERPIDFD")
+        pytest.skip("needs Linux 6.5 for SO_PEERPIDFD")
     return str(request.param)
 
 
@@ -118,7 +118,7 @@ def test_an_unidentified_process_counts_as_ended() -> None:
         assert PeerProcess(ours, os.getpid(), None).has_ended()
 
 
-@pytest.mark.skipif(not has_peer_pidfds(), reason="this kernel has no SO_PEERPIDFD")
+@pytest.mark.skipif(not has_peer_pidfds(), reason="needs Linux 6.5 for SO_PEERPIDFD")
 def test_watching_costs_one_descriptor_and_gives_it_back() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sbus.compiled import STEP
 from sbus.limits import Limits
 from sbus.protocol.controls import BacklogOrder, Hard, Soft
 from sbus.shared.shared_memory import (
@@ -21,10 +20,11 @@ from sbus.shared.shared_memory import (
 )
 from sbus.shared.worker_statistics import MESSAGES_IN, counters_of
 from tests.fuzz.one_process_bus import OneProcessBus, Peer, one_process_bus
+from tests.support.needs import needs_compiled_step
 from tests.unit.broker.worker.step_scene import UIDS, Clock, Scene, stopped_clock
 from tests.unit.shared.memories import log_block_of
 
-pytestmark = pytest.mark.skipif(STEP == "python", reason="the step is not compiled here")
+pytestmark = needs_compiled_step
 
 SECRET = b"!/cred/1/%d/1/x" % UIDS[0]
 """For the second and the fourth client, as of a process that the bus has to look at."""

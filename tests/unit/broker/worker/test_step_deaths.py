@@ -6,15 +6,13 @@ memory, before its second store, and so on. After each death another worker goes
 
 from contextlib import closing
 
-import pytest
-
-from sbus.compiled import STEP
 from sbus.shared.shared_memory import ALIVE
 from tests.support import compiled_step
 from tests.support.dying_child import dies
+from tests.support.needs import needs_compiled_step
 from tests.unit.broker.worker.step_scene import Scene
 
-pytestmark = pytest.mark.skipif(STEP == "python", reason="the step is not compiled here")
+pytestmark = needs_compiled_step
 
 STORES_MAX = 200
 FIRST, LATER = b"MSG both/1\0of the worker that dies", b"MSG both/1\0of another worker"

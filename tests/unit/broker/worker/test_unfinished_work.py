@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 import pytest
 
-from sbus.compiled import STEP
 from sbus.limits import Limits
 from sbus.shared.shared_memory import LOG_HEAD
 from tests.fuzz.one_process_bus import OneProcessBus, Peer, one_process_bus
 from tests.support import compiled_step
 from tests.support.dying_child import dies
+from tests.support.needs import needs_compiled_step
 
-pytestmark = pytest.mark.skipif(STEP == "python", reason="only the compiled step can end so")
+pytestmark = needs_compiled_step
 
 LIMITS = Limits(log_bytes=8 * 1024 * 1024, table_bytes=1024 * 1024)
 STORES_MAX = 400

@@ -13,8 +13,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("nats")
-
 from sbus.bridge.configuration import parse_configuration
 from sbus.bridge.durable_messages import ACKED
 from sbus.bridge.ends import End, encode_end
