@@ -133,7 +133,7 @@ def anomalies(run: JobRun, **options: Any) -> None:
     from sbus.pipeline.jobs.anomalies import anomalies
 
     hidden = ("usual", "spread", "score", "why")
-    run.answer(anomalies, "messages", hidden=hidden, at_once=True, **options)
+    run.answer(anomalies, "messages", hidden=hidden, **options)
 
 
 @click.command()

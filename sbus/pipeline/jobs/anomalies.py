@@ -36,12 +36,10 @@ def anomalies(
     window_seconds: float = 60.0,
     score_min: float = SCORE_MIN,
     separator: str = columns.SEPARATOR,
-    at_once: bool = False,
 ) -> DataFrame:
     """host, prefix, start, end, messages, expected (in all of its windows), usual, spread (in one),
     score (negative: fewer than usual), why (a sentence): an incident a row, the highest scores
-    first. `at_once` counts now and compares in this process, which is sooner than to have Spark
-    start one."""
+    first."""
     window_us = columns.microseconds(window_seconds)
     time_us = F.unix_micros("timestamp")
     counted = (
@@ -57,15 +55,7 @@ def anomalies(
     def of_host(own: pa.Table) -> pa.Table:
         return pa.Table.from_pylist([*_of_host(own, window_us, score_min)], _FOUND)
 
-    schema = from_arrow_schema(_FOUND)
-    if at_once:
-        counts = counted.toArrow()
-        hosts = counts["host"].unique()
-        tables = [of_host(counts.filter(pc.equal(counts["host"], host))) for host in hosts]
-        everything = pa.concat_tables([_FOUND.empty_table(), *tables])
-        found = messages.sparkSession.createDataFrame(everything, schema)
-    else:
-        found = counted.groupBy("host").applyInArrow(of_host, schema)
+    found = counted.groupBy("host").applyInArrow(of_host, from_arrow_schema(_FOUND))
     return found.select(
         *("host", "prefix"),
         *(F.timestamp_micros(f"{name}_us").alias(name) for name in ("start", "end")),

@@ -130,11 +130,10 @@ def test_latency_in_the_broker(recorded: Recorded) -> None:
         assert {bound: count for who, bound, count in found if who == recorder} == expected
 
 
-@pytest.mark.parametrize("at_once", [False, True])
-def test_anomalies(recorded: Recorded, at_once: bool) -> None:
+def test_anomalies(recorded: Recorded) -> None:
     expected = oracles.anomalies(recorded.rows, 2, MINUTE_US, SCORE_MIN, WINDOWS_MIN)
     found = answer(
-        anomalies(recorded.messages, depth=2, window_seconds=60, at_once=at_once),
+        anomalies(recorded.messages, depth=2, window_seconds=60),
         *("host", "prefix", "start", "end", "messages", "score", "why"),
     )
     assert {row[:4]: row[4:6] for row in found} == {
