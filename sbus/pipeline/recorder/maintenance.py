@@ -73,7 +73,7 @@ class _Maintenance:
             return
         recorder, now_us = self._sealer.recorder, time.time_ns() // 1000
         tables = [SealedTable(self._sealer.root, name) for name in TABLES]
-        drop_expired(tables, recorder.qualified_name, self._retention, now_us)
+        drop_expired(tables, recorder.recorder, self._retention, now_us)
         for table in tables:
             table.compact(recorder.recorder, datetime.now(UTC).date())
             table.vacuum(self._retention.grace_hours)

@@ -1,9 +1,11 @@
 """Retention: dropping the oldest sealed files of a recorder.
 
-Files are dropped from the front of a table, those whose offsets overlap together, so what remains
-has no holes.
+Files are dropped from the front of a recording's table, those whose offsets overlap together, so
+what remains has no holes. Earlier recordings of the same recorder, of other incarnations, count as
+well: no other program drops their rows.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -22,30 +24,31 @@ class Retention:
 
 
 def drop_expired(
-    tables: Sequence[SealedTable], qualified_name: str, retention: Retention, now_us: int
+    tables: Sequence[SealedTable], recorder: str, retention: Retention, now_us: int
 ) -> None:
     """Drop a recorder's files that are too old or too much. Raises SealedTableFailed."""
-    groups = {
-        table.name: overlapping(f for f in table.files() if f.qualified_name == qualified_name)
-        for table in tables
-    }
-    dropped = _expired(groups, retention, now_us)
+    recorded: dict[tuple[str, str], list[StoredFile]] = defaultdict(list)
+    for table in tables:
+        for file in table.files():
+            if file.recorder == recorder:
+                recorded[table.name, file.incarnation].append(file)
+    dropped = _expired([overlapping(own) for own in recorded.values()], retention, now_us)
     for table in tables:
         if files := [file for file in dropped if file.table == table.name]:
             table.remove(files)
 
 
 def _expired(
-    groups: dict[str, list[list[StoredFile]]], retention: Retention, now_us: int
+    recorded: list[list[list[StoredFile]]], retention: Retention, now_us: int
 ) -> list[StoredFile]:
-    """Takes the files to drop out of `groups`."""
+    """Takes the files to drop out of `recorded`: for each recording's table its groups of files."""
     oldest_us = 0 if retention.seconds is None else now_us - round(retention.seconds * 1e6)
     dropped: list[StoredFile] = []
-    for waiting in groups.values():
+    for waiting in recorded:
         while waiting and _newest_us(waiting[0]) < oldest_us:
             dropped += waiting.pop(0)
-    while retention.bytes is not None and _bytes(groups) > retention.bytes:
-        oldest = min((w for w in groups.values() if w), key=lambda waiting: _newest_us(waiting[0]))
+    while retention.bytes is not None and _bytes(recorded) > retention.bytes:
+        oldest = min(filter(None, recorded), key=lambda waiting: _newest_us(waiting[0]))
         dropped += oldest.pop(0)
     return dropped
 
@@ -67,5 +70,5 @@ def _newest_us(files: list[StoredFile]) -> int:
     return max(file.newest_us or 0 for file in files)
 
 
-def _bytes(groups: dict[str, list[list[StoredFile]]]) -> int:
-    return sum(file.bytes for waiting in groups.values() for files in waiting for file in files)
+def _bytes(recorded: list[list[list[StoredFile]]]) -> int:
+    return sum(file.bytes for waiting in recorded for files in waiting for file in files)

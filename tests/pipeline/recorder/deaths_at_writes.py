@@ -69,7 +69,7 @@ def run(directory: Path) -> None:
         sealer.seal()
         sealer.delete_sealed(0)
         tables = [SealedTable(str(directory), name) for name in TABLES]
-        drop_expired(tables, writer.recorder.qualified_name, KEEP, NOON_US + DAY_US // 4)
+        drop_expired(tables, writer.recorder.recorder, KEEP, NOON_US + DAY_US // 4)
         for table in tables:
             table.compact(RECORDER, TODAY + timedelta(days=1))
             table.vacuum(KEEP.grace_hours)

@@ -57,7 +57,7 @@ def drop(directory: Path, now_us: int, *, grace_hours: int = 0, **kept: Any) -> 
     bounds = {"seconds": None, "bytes": None, **kept}
     retention = Retention(**bounds, grace_hours=grace_hours)
     tables = [SealedTable(str(directory), name) for name in TABLES]
-    drop_expired(tables, one_recorder(directory).qualified_name, retention, now_us)
+    drop_expired(tables, RECORDER, retention, now_us)
     for table in tables:
         table.vacuum(grace_hours)
 
@@ -341,6 +341,27 @@ def test_the_oldest_files_are_dropped_beyond_the_size(tmp_path: Path) -> None:
     sizes = [file.bytes for file in sealed_files(tmp_path)]
     drop(tmp_path, NOON_US, bytes=sum(sizes[2:]))
     assert offsets(messages(tmp_path)) == [2, 3]
+
+
+def test_rows_of_an_earlier_recording_are_dropped_as_well(tmp_path: Path) -> None:
+    """The recorder's directory was deleted, as the documents advise, and it began anew."""
+    for first_us in (NOON_US, NOON_US + DAY_US):
+        write_segments(tmp_path, *([first_us + at] for at in range(3)))
+        seal(tmp_path)
+        shutil.rmtree(tmp_path / RECORDER)
+    files = sorted(sealed_files(tmp_path), key=lambda file: file.newest_us or 0)
+    earlier, later = (list(files[:3]), list(files[3:]))
+    assert len({file.incarnation for file in files}) == 2
+    drop(tmp_path, NOON_US, bytes=sum(file.bytes for file in files[2:]))
+    assert sealed_paths(tmp_path) == {file.path for file in [*earlier[2:], *later]}
+    drop(tmp_path, NOON_US + DAY_US, seconds=1)
+    assert sealed_paths(tmp_path) == {file.path for file in later}
+    drop(tmp_path, NOON_US + DAY_US, bytes=later[2].bytes)
+    assert sealed_paths(tmp_path) == {later[2].path}
+
+
+def sealed_paths(directory: Path) -> set[str]:
+    return {file.path for file in sealed_files(directory)}
 
 
 def test_retention_leaves_no_holes_where_days_overlap(tmp_path: Path) -> None:
