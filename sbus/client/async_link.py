@@ -2,13 +2,15 @@
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
+from functools import partial
 
 import anyio
 from anyio.lowlevel import checkpoint
 
-from sbus.client.link import Link
+from sbus.client.link import READ_PACKETS_MAX, SEND_RETRY_SECONDS, Link
 from sbus.client.message_queue import Item
 from sbus.client.waiting_link import WaitingLink
+from sbus.errors import SbusError
 
 
 class AsyncLink(WaitingLink[Item]):
@@ -43,8 +45,27 @@ class AsyncLink(WaitingLink[Item]):
     async def wait_readable(self) -> None:
         await self._wait(anyio.wait_readable)
 
-    async def wait_writable(self) -> None:
-        await self._wait(anyio.wait_writable)
+    async def wait_to_send(self) -> None:
+        errors: list[Exception] = []
+        async with anyio.create_task_group() as tasks:
+
+            async def wait_for(ready: Callable[[], Awaitable[None]]) -> None:
+                try:
+                    await ready()
+                except (SbusError, OSError) as error:
+                    errors.append(error)
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(wait_for, self._read_when_there_is_room)
+            await wait_for(partial(self._wait, anyio.wait_writable))
+        if errors:
+            raise errors[0]
+
+    async def _read_when_there_is_room(self) -> None:
+        while not self.link.inbox.has_room:
+            await self.pause(SEND_RETRY_SECONDS)  # another task may receive
+        self.link.inbox.raise_end()
+        await self.read(READ_PACKETS_MAX)
 
     async def _wait(self, wait_ready: Callable[[int], Awaitable[None]]) -> None:
         try:

@@ -112,9 +112,10 @@ class Connection(Receiving[Item]):
         *,
         timeout_seconds: float | None = None,
     ) -> None:
-        """Publish a message; waits while the bus holds this client back.
+        """Publish a message; waits while the bus holds this client back, and reads meanwhile.
 
-        A refusal by the bus is raised by a later `sync`, `whoami` or `receive`.
+        A refusal by the bus is raised by a later `sync`, `whoami` or `receive`. Raises InboxFull
+        when it waits, and too many messages have arrived: receive them, then try again.
         """
         self._io.send_now(self._link.encoder.publish(key, payload), timeout_seconds)
 

@@ -14,7 +14,7 @@ from contextlib import (
 from types import TracebackType
 from typing import Any, Generic, NoReturn, TypeVar
 
-from sbus.client.link import Link
+from sbus.client.link import READ_PACKETS_MAX, Link
 from sbus.client.message_queue import Item, MessageQueue
 from sbus.client.waiting_link import WaitingLink
 
@@ -143,14 +143,17 @@ class BlockingLink(WaitingLink[Item]):
     async def wait_readable(self) -> None:
         self._wait(select.POLLIN)
 
-    async def wait_writable(self) -> None:
-        self._wait(select.POLLOUT)
+    async def wait_to_send(self) -> None:
+        if not self._wait(select.POLLIN | select.POLLOUT) & select.POLLOUT:
+            self.link.read_nowait(READ_PACKETS_MAX)
 
-    def _wait(self, events: int) -> None:
+    def _wait(self, events: int) -> int:
+        """Returns the events that have come."""
         poll = select.poll()
         poll.register(self.link.sock, events)
-        if not poll.poll(self._deadline.left_ms()):
+        if not (ready := poll.poll(self._deadline.left_ms())):
             self._deadline.expire()
+        return ready[0][1]
 
     async def pause(self, seconds: float) -> None:
         self._deadline.wait(self._closing, seconds)

@@ -59,7 +59,8 @@ class Connection(Receiving[Item]):
         self._link.inbox.routes.note_unsubscribed(packet)
 
     async def publish(self, key: bytes | str, payload: bytes | str = b"") -> None:
-        """Publish a message; waits while the bus holds this client back.
+        """Publish a message; waits while the bus holds this client back, and reads meanwhile. If
+        too many messages have arrived, it waits until another task receives some of them.
 
         If it is cancelled, nothing was sent. Raises PacketRefused for more than `packet_bytes_max`
         bytes; a refusal by the bus is raised by a later `sync`, `whoami` or `receive`.

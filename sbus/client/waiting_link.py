@@ -9,6 +9,9 @@ the inbox, where the other tasks look when it has read. So one task can iterate 
 and a cancelled task loses nothing: receiving a packet and putting it in the inbox, or sending one,
 includes no checkpoint.
 
+A task that waits to send reads as well, because the bus reads nothing from a client that leaves a
+reply or notice unread.
+
 Taking a received item has a checkpoint each time. Sending has one only if it has to wait, and once
 in `SEND_PACKETS_MAX` packets: a checkpoint costs more than a packet.
 """
@@ -19,11 +22,13 @@ from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
     asynccontextmanager,
+    contextmanager,
     suppress,
 )
 from itertools import chain, islice
 from typing import Any, Generic, Self, TypeVar
 
+from sbus.client.inbox import InboxFull
 from sbus.client.link import (
     CONNECT_RETRY_SECONDS,
     READ_PACKETS_MAX,
@@ -82,7 +87,8 @@ class WaitingLink(ABC, Generic[Item]):
     async def wait_readable(self) -> None: ...
 
     @abstractmethod
-    async def wait_writable(self) -> None: ...
+    async def wait_to_send(self) -> None:
+        """Return when the bus may have room, or something was read meanwhile."""
 
     @abstractmethod
     async def pause(self, seconds: float) -> None:
@@ -141,23 +147,29 @@ class WaitingLink(ABC, Generic[Item]):
             yield
         finally:
             self.link.senders_needed -= 1
-            with self.give_up_after(REASON_SECONDS_MAX, shield=True), suppress(Disconnected):
+            with self._at_end():
                 async with self.sending:  # nobody can ask for senders before they are turned off
                     if not self.link.wants_senders:
                         await self._send(encode_control(controls.SENDER_OFF))
 
     async def send_at_end(self, *packets: bytes, requests: Requests | None = None) -> None:
         """Send what ends a block, also when it is cancelled, unless that takes too long."""
-        with self.give_up_after(REASON_SECONDS_MAX, shield=True), suppress(Disconnected):
+        with self._at_end():
             for packet in packets:
                 await self.send(packet, requests)
+
+    @contextmanager
+    def _at_end(self) -> Iterator[None]:
+        """A block that ends silently when it takes too long, or when nothing more can be sent."""
+        with self.give_up_after(REASON_SECONDS_MAX, shield=True), suppress(Disconnected, InboxFull):
+            yield
 
     async def _send(self, packet: bytes) -> None:
         while True:
             try:
                 if self.link.send_nowait(packet):
                     return
-                await self.wait_writable()
+                await self.wait_to_send()
             except BrokenPipeError:
                 await self._find_reason()
 
