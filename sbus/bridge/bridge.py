@@ -190,12 +190,11 @@ class Bridge:
 
     async def _answer(self) -> None:
         """Answer requests for the status of the bridge."""
-        async with (
-            connect(self.plan.address, reconnect=True) as bus,
-            bus.requests(STATUS_KEY) as requests,
-        ):
-            async for request in requests:
-                await request.reply(msgspec.json.encode(self.status()))
+        async with connect(self.plan.address, reconnect=True) as bus:
+            own_key = (await bus.whoami()).secret_key(STATUS_KEY)
+            async with bus.requests(own_key) as requests:
+                async for request in requests:
+                    await request.reply(msgspec.json.encode(self.status()))
 
 
 def _lock(state: str) -> int:

@@ -18,7 +18,7 @@ from sbus.bridge.configuration import Configuration
 from sbus.bridge.durable import StreamReader
 from sbus.bridge.envelope import Crossing
 from sbus.bridge.ledger import Gap
-from sbus.bridge.local_bus import NAME
+from sbus.bridge.own_keys import NAME
 from sbus.bridge.status import DurableStatus
 from sbus.client.kept_connection import KeptConnection, kept_connection
 from sbus.client.receipts import OpenReceipt

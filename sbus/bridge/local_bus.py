@@ -27,7 +27,7 @@ from sbus.bridge.envelope import (
     encode_claim,
 )
 from sbus.bridge.ledger import Gap
-from sbus.bridge.own_keys import FROM_KEY, LOST_KEY, may_cross
+from sbus.bridge.own_keys import FROM_KEY, LOST_KEY, NAME, may_cross
 from sbus.bridge.status import ChannelStatus
 from sbus.bridge.subjects import filter_of
 from sbus.client.asynchronous import connect
@@ -48,7 +48,6 @@ from sbus.protocol.pattern_matching import compile_patterns
 from sbus.protocol.presence import Member, parse_change
 from sbus.protocol.presence_keys import PRESENCE
 
-NAME = "bridge"
 WAITING_BYTES_MAX = 16 * 1024 * 1024
 """Of what waits to be published; then no more is read from NATS."""
 _MESSAGE_BYTES = 128

@@ -18,7 +18,8 @@ from sbus.bridge.configuration import Link
 from sbus.bridge.envelope import Crossing, Envelope
 from sbus.bridge.exchange import Exchange, Numbers
 from sbus.bridge.ledger import Gap
-from sbus.bridge.local_bus import NAME, ChannelReader, LocalPublisher, publishing
+from sbus.bridge.local_bus import ChannelReader, LocalPublisher, publishing
+from sbus.bridge.own_keys import NAME
 from sbus.bridge.status import LinkStatus
 from sbus.errors import BusError, ConfigurationError, reason_of
 from sbus.protocol.packets import Message

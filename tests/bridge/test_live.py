@@ -158,6 +158,9 @@ def test_sbusctl_shows_the_bridge_and_explains_what_crosses(tmp_path: Path) -> N
         shown = pair.a.sbusctl("bridges").stdout.decode()
         assert "origin a" in shown
         assert "host-b\\x20(b)" in shown
+        everything = pair.a.connect()
+        everything.sub(b"")
+        everything.sync()
         crosses = pair.a.sbusctl("explain", "lamps/3").stdout.decode()
         assert "crosses link office in channel lamps, with the subject sbus.*.lamps.a.lamps.3." in (
             crosses
@@ -166,3 +169,5 @@ def test_sbusctl_shows_the_bridge_and_explains_what_crosses(tmp_path: Path) -> N
         assert 'sbus_bridge_link_up{link="office"} 1.0' in metrics
         assert 'sbus_bridge_channel_exported_total{channel="lamps"} 0.0' in metrics
         assert "no channel that is exported" in pair.a.sbusctl("explain", "x").stdout.decode()
+        with everything:
+            assert everything.sync() == [], "the bridge was asked in secret messages"

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import sbus
 from sbus.cli.sbusctl.command import sbusctl
 from tests.support.bus import Bus, running_bus
 from tests.support.flood import LOST
@@ -263,6 +264,28 @@ def test_subscriptions_and_recipients_are_listed(scene: Scene, ctl: Ctl) -> None
     assert {uid: users[uid]["subscriptions"] for uid in set(USERS)} == dict(by_user)
     connections = Counter(uid for uid in USERS for _ in range(WORKERS))
     assert {uid: users[uid]["connections"] for uid in set(USERS)} == dict(connections)
+
+
+def test_explain_publishes_nothing_that_another_client_receives(bus: Bus) -> None:
+    """A subscriber to everything that answers nothing is not taken for a bridge, either."""
+    with bus.connect() as everything:
+        everything.sub(b"")
+        everything.sync()
+        explained = bus.sbusctl("explain", "a/b")
+        assert (explained.returncode, explained.stderr) == (0, b"")
+        assert b"1" in explained.stdout
+        bridges = bus.sbusctl("bridges")
+        assert (bridges.returncode, bridges.stderr) == (1, b"sbusctl: this bus has no bridge\n")
+        assert everything.sync() == []
+
+
+def test_explain_ends_well_when_a_member_named_bridge_does_not_answer(bus: Bus) -> None:
+    with sbus.blocking.connect(bus.address) as silent:
+        silent.subscribe(silent.whoami().secret_key("bridge/status"))
+        silent.join("bridge")
+        explained = bus.sbusctl("explain", "a/b")
+    assert explained.returncode == 0
+    assert b"whether it crosses the bridge is unknown" in explained.stderr
 
 
 def test_me_shows_the_user_that_asks(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import sbus
+from sbus.cli.sbusctl.bridge_request import request_status
 from sbus.client.blocking import Connection
 from tests.support.bus import SBUSCTL, Bus, sbusd_environment
 from tests.support.kept_service import KeptService
@@ -110,7 +111,7 @@ class BridgeOfBus:
 
     def _ask(self, bus: Connection[sbus.Message], answers: list[dict[str, Any]]) -> bool:
         try:
-            answers.append(json.loads(bus.request("bridge/status", timeout_seconds=5)))
+            answers.append(json.loads(request_status(bus)))
         except sbus.NobodyListens:
             self.check_running()
             return False

@@ -53,7 +53,7 @@ def bridge(selected: SelectedBus, path: str, check_config: bool) -> None:
 def bridges(selected: SelectedBus, as_json: bool) -> None:
     """Show the bridge of this bus: its links, channels, and the buses that it hears.
 
-    The client that answers under the key bridge/status is believed.
+    The first member named bridge that answers is believed, by its user's id.
     """
     from sbus.cli.sbusctl.admin_requests import show
     from sbus.cli.sbusctl.bridge_request import ask_bridge

@@ -1,7 +1,6 @@
 """The verbs of `sbusctl` that show who uses the bus: clients, subs, users, explain, me."""
 
 import os
-from contextlib import suppress
 
 import click
 
@@ -75,7 +74,8 @@ def explain(selected: SelectedBus, key: bytes, as_json: bool) -> None:
     """Show which clients would receive a message under KEY.
 
     Also show those that would not although they have a pattern that matches, and why, and whether
-    the message would cross the bridge of the bus, if there is one. Nothing is published.
+    the message would cross the bridge of the bus, if there is one. Nothing is published, except a
+    secret message that asks the bridge.
     """
     from sbus.protocol.admin import Explain
     from sbus.protocol.text import to_text
@@ -87,13 +87,19 @@ def explain(selected: SelectedBus, key: bytes, as_json: bool) -> None:
 
 def _show_crossing(selected: SelectedBus, key: bytes) -> None:
     from sbus.cli.sbusctl.bridge_request import ask_bridge
+    from sbus.cli.terminal.error_output import report_error
     from sbus.cli.terminal.screen import Screen
     from sbus.cli.views.bridges_view import crossing_lines
 
-    with suppress(NobodyListens, AddressError):  # the admin socket may be that of another address
+    try:
         status = ask_bridge(selected)
-        screen = Screen()
-        screen.show(crossing_lines(status, key, screen.width))
+    except (NobodyListens, AddressError):  # the admin socket may be that of another address
+        return
+    except TimeoutError as error:
+        report_error(f"{error}: whether it crosses the bridge is unknown", command="sbusctl")
+        return
+    screen = Screen()
+    screen.show(crossing_lines(status, key, screen.width))
 
 
 @verb("sbusctl me")
