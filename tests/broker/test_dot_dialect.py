@@ -83,7 +83,7 @@ def test_keys_that_begin_with_an_exclamation_mark_are_refused(dot_bus: Bus) -> N
 def test_there_are_no_control_messages(dot_bus: Bus, key: bytes) -> None:
     with ExitStack() as stack:
         sender, other = connected(dot_bus, stack, 2)
-        sender.control(key)
+        sender.send(b"CMSG " + key)
         assert sender.receive_until_closed() == []
         assert received_so_far(other) == []
 

@@ -36,7 +36,7 @@ from tests.support.traffic import Stream, flowing
 
 PATTERNS = (b"", b"a/", b"a/*", b"a/b", b"c/*/e", b"c/", b"nothing/here")
 KEYS = (b"a/b", b"a/c", b"c/d/e", b"c/d", b"z")
-ECHO_OFF = b"!/echo/off"
+ECHO_OFF = b"echo/off"
 
 
 @pytest.fixture(params=[1, 2, 3], scope="module")

@@ -139,7 +139,7 @@ def test_refusals_are_counted_by_code(bus: Bus) -> None:
     with several_clients(bus, 2) as (client, rude), administer(bus) as admin:
         client.sub(b"a/!/b")
         client.pub(b"!/x", b"")
-        client.control(b"no/such/thing")
+        client.send(b"CMSG no/such/thing")
         client.unsub(b"never/had")
         client.sync()
         rude.send(b"NONSENSE")

@@ -45,7 +45,7 @@ def publishing_seconds(soft: bytes, *, shuts_down: bool) -> float:
     ):
         for _ in range(CLIENTS):
             passive = stack.enter_context(connect_as(bus, STRANGER))
-            passive.control(b"!/blocking/soft/" + soft)
+            passive.control(b"blocking/soft/" + soft)
             passive.sub(b"victim")
             passive.whoami()
             if shuts_down:

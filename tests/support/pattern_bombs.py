@@ -35,7 +35,7 @@ def subscribe_to_bombs(clients: Sequence[RawClient]) -> None:
 def subscribe_to_members(clients: Sequence[RawClient]) -> None:
     """Subscribe each of these clients to the same patterns, which all match the same keys."""
     for client in clients:
-        client.control(b"!/blocking/soft/discard")
+        client.control(b"blocking/soft/discard")
         for pattern in MEMBER_PATTERNS:
             client.sub(pattern)
         client.sync()

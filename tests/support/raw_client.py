@@ -4,6 +4,7 @@ Tests of the broker send and receive bytes, as docs/protocol.md has them, so tha
 the broker and this project's client library cannot hide. Every wait is bounded.
 """
 
+import re
 import socket
 from contextlib import suppress
 from typing import Self
@@ -13,6 +14,12 @@ from sbus.unix.address import parse_address
 WHOAMI = b"!/cred/whoami"
 PACKET_BYTES_MAX = 409_600
 TIMEOUT_S = 10.0
+_DOCUMENTED_CONTROL = re.compile(
+    rb"!/(cred/whoami|sync|me|publish|notices/on|join|leave|members)"
+    rb"|echo/(on|off)|sender/(on|off)|age/.*|order/(queue|stack|random|latest)"
+    rb"|blocking/soft/(queue|discard|block|error)|blocking/hard/(discard|block|error)"
+)
+"""The control keys of docs/protocol.md. The bus ignores all others, and a test would not notice."""
 
 
 class RawClient:
@@ -86,6 +93,8 @@ class RawClient:
         self.send(b"MSG " + key + b"\0" + payload)
 
     def control(self, key: bytes) -> None:
+        """Send a control message, `key` or `key\0payload`, with a documented key."""
+        assert _DOCUMENTED_CONTROL.fullmatch(key.partition(b"\0")[0]), f"no control key: {key!r}"
         self.send(b"CMSG " + key)
 
     def whoami(self) -> bytes:
