@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 import trio
 
 from sbus.errors import SbusError
+from sbus.pipeline.store.compaction import compact
 from sbus.pipeline.store.retention import Retention, drop_expired
 from sbus.pipeline.store.schemas import TABLES
 from sbus.pipeline.store.sealed_table import SealedTable
@@ -60,12 +61,14 @@ class _Maintenance:
             problems.append(str(error))
         try:
             self._sealer.delete_sealed(self._retention.grace_hours * 3600)
-            self._retain()
+            self._retain(stop)
+        except Interrupted:
+            return ""
         except (SbusError, OSError) as error:
             problems.append(str(error))
         return "; ".join(problems)
 
-    def _retain(self) -> None:
+    def _retain(self, stop: threading.Event) -> None:
         """Drop what is too old or too much, merge the small files of past dates, and delete what
         nobody reads any more."""
         now = time.monotonic()
@@ -75,7 +78,7 @@ class _Maintenance:
         tables = [SealedTable(self._sealer.root, name) for name in TABLES]
         drop_expired(tables, recorder.recorder, self._retention, now_us)
         for table in tables:
-            table.compact(recorder.recorder, datetime.now(UTC).date())
+            compact(table, recorder.recorder, datetime.now(UTC).date(), stop)
             table.vacuum(self._retention.grace_hours)
         self._retained_at = now
 

@@ -13,13 +13,18 @@ import functools
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import date
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction, WriterProperties
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    PostCommitHookProperties,
+    Schema,
+    Transaction,
+)
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -29,13 +34,13 @@ from sbus.pipeline.store.stored_file import StoredFile
 from sbus.protocol.text import one_line
 from sbus.unix.durable_files import locked, sync
 
-ROW_GROUP_ROWS = 131_072
-COMPACT_BYTES = 128 * 1024 * 1024
 _STATISTIC_US = 999
 """Delta's statistics of times are in whole milliseconds, rounded down."""
 _MARK = "_table-"
 """An empty file beside the log is named by this and the id of the table. If two tables are copied
 into one directory, the commits of one replace those of the other, but both files remain."""
+CHECKPOINT_COMMITS = 100
+_NO_CHECKPOINT = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 _UNLISTED_HOURS = 1
 """Another recorder may be about to list a file that is newer."""
 _COLUMNS = (
@@ -104,29 +109,26 @@ class SealedTable:
             self._commit(list(files), CommitProperties(app_transactions=[done]))
 
     def remove(self, files: Sequence[StoredFile]) -> None:
-        """List these files no longer; they remain for readers that have begun."""
-        now_ms = time.time_ns() // 1_000_000
-        with _delta_errors(self.uri):
-            self._commit(
-                [
-                    RemoveAction(file.path.removeprefix(f"{self.uri}/"), True, now_ms, file.bytes)
-                    for file in files
-                ]
-            )
+        """List these files of a recorder no longer; they remain for readers that have begun."""
+        self._replace(files, [], changes_data=True)
 
-    def compact(self, recorder: str, before: date, file_bytes: int = COMPACT_BYTES) -> None:
-        """Merge small files of a recorder, of dates before `before`."""
-        if self._delta is None:
-            return
-        with _delta_errors(self.uri), self._on_disk():
-            self._delta.optimize.compact(
-                partition_filters=[("date", "<", before.isoformat()), ("recorder", "=", recorder)],
-                target_size=file_bytes,
-                max_concurrent_tasks=1,
-                writer_properties=WriterProperties(
-                    compression="ZSTD", max_row_group_size=ROW_GROUP_ROWS
-                ),
-            )
+    def replace(self, files: Sequence[StoredFile], merged: AddAction) -> None:
+        """In one step list the file that has the same rows, and these no longer."""
+        self._replace(files, [merged], changes_data=False)
+
+    def _replace(
+        self, files: Sequence[StoredFile], by: list[AddAction], *, changes_data: bool
+    ) -> None:
+        """It fails if another program has replaced files of this recorder since the table was
+        opened. deltalake does not notice that both have removed the same."""
+        now_ms = time.time_ns() // 1_000_000
+        paths = [(file.path.removeprefix(f"{self.uri}/"), file.bytes) for file in files]
+        removals = [RemoveAction(path, changes_data, now_ms, size) for path, size in paths]
+        with _delta_errors(self.uri):
+            assert self._delta is not None
+            application = self._application(files[0].recorder)
+            done = Transaction(application, self._delta.version())
+            self._commit([*by, *removals], CommitProperties(app_transactions=[done]))
 
     def vacuum(self, grace_hours: int) -> None:
         """Delete files that have not been listed for so long, and those that a recorder which was
@@ -136,7 +138,11 @@ class SealedTable:
         with _delta_errors(self.uri):
             for full, hours in ((False, grace_hours), (True, max(grace_hours, _UNLISTED_HOURS))):
                 vacuum = functools.partial(
-                    self._delta.vacuum, hours, enforce_retention_duration=False, full=full
+                    self._delta.vacuum,
+                    hours,
+                    enforce_retention_duration=False,
+                    full=full,
+                    post_commithook_properties=_NO_CHECKPOINT,
                 )
                 if vacuum(dry_run=True):
                     with self._on_disk():
@@ -162,6 +168,8 @@ class SealedTable:
         with locked(self._path):
             table = DeltaTable.create(self.uri, schema, "ignore", PARTITIONS.names)
             (self._path / f"{_MARK}{table.metadata().id}").touch()
+            for path in (self._path, self._path.parent):
+                sync(path)
             return table
 
     def _add_columns(self) -> None:
@@ -185,23 +193,29 @@ class SealedTable:
                 _delta_schema(self.name),
                 PARTITIONS.names,
                 commit_properties=properties,
+                post_commithook_properties=_NO_CHECKPOINT,
             )
 
     @contextmanager
     def _on_disk(self) -> Iterator[None]:
-        """Commits that are made inside, and the files that they add, are on disk afterwards.
-        deltalake leaves that to the kernel; a power failure would make the table unreadable."""
+        """Commits that are made inside are on disk afterwards. deltalake leaves that to the kernel;
+        a power failure would make the table unreadable. Old commits are deleted only when the
+        checkpoint that replaces them is on disk."""
         assert self._delta is not None
-        first, listed = self._delta.version(), {file.path for file in self.files()}
+        first = self._delta.version()
         yield
         self._delta.update_incremental()
+        last = self._delta.version()
+        self._sync_log(*(f"{version:020}.json" for version in range(first, last + 1)))
+        if last // CHECKPOINT_COMMITS > first // CHECKPOINT_COMMITS:
+            self._delta.create_checkpoint()
+            self._sync_log(f"{last:020}.checkpoint*", "_last_checkpoint")
+            self._delta.cleanup_metadata()
+
+    def _sync_log(self, *patterns: str) -> None:
         if self._path is not None:
             log = self._path / "_delta_log"
-            new = [Path(file.path) for file in self.files() if file.path not in listed]
-            for version in range(first, self._delta.version() + 1):
-                new += log.glob(f"{version:020}.*")
-            new += log.glob("_last_checkpoint")
-            for path in {*new, *(path.parent for path in new)}:
+            for path in (*(it for pattern in patterns for it in log.glob(pattern)), log):
                 sync(path)
 
     def _file(self, row: dict[str, Any]) -> StoredFile:

@@ -7,35 +7,26 @@ table says that these rows are sealed; readers stop using the segment file, and 
 period it is deleted.
 """
 
-import json
 import os
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from datetime import date, datetime, timedelta
+from datetime import date, timedelta
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from deltalake.transaction import AddAction
-from pyarrow.fs import LocalFileSystem
 
 from sbus.errors import SbusError
 from sbus.pipeline.store import segment_file
 from sbus.pipeline.store.recorder_file import RecorderFile
-from sbus.pipeline.store.schemas import FILE_SCHEMAS, TABLES, conform
-from sbus.pipeline.store.sealed_table import ROW_GROUP_ROWS, SealedTable
+from sbus.pipeline.store.schemas import TABLES
+from sbus.pipeline.store.sealed_file import SealedFileWriter
+from sbus.pipeline.store.sealed_table import SealedTable
 from sbus.pipeline.store.segment_file import RecordingDamaged, first_offset, segment_files
-from sbus.pipeline.store.stored_file import file_system
-from sbus.unix.durable_files import sync
 
-_ROW_GROUP_BYTES = 32 * 1024 * 1024
 _DAY_US = 86_400_000_000
 _EPOCH = date(1970, 1, 1)
 
@@ -103,14 +94,14 @@ def _seal(
 ) -> list[RecordingDamaged]:
     first = first_offset(path)
     damaged: list[RecordingDamaged] = []
-    writers: dict[date, _DateWriter] = {}
+    writers: dict[date, SealedFileWriter] = {}
     with ExitStack() as at_end:
         for batch in segment_file.read_batches(path, first, end, damaged):
             if stop is not None and stop.is_set():
                 raise Interrupted("stopped before the end")
             for day, rows in _by_day(batch):
                 if day not in writers:
-                    writers[day] = at_end.enter_context(_DateWriter(table, recorder, day, first))
+                    writers[day] = at_end.enter_context(_writer(table, recorder, day, first))
                 writers[day].write(rows)
         files = [writer.finish() for writer in writers.values()]
     # From now on its grace period may begin: see `delete_sealed`.
@@ -122,96 +113,18 @@ def _seal(
     return damaged
 
 
+def _writer(table: SealedTable, recorder: RecorderFile, day: date, first: int) -> SealedFileWriter:
+    partition = {
+        "date": day.isoformat(),
+        "host": recorder.host,
+        "recorder": recorder.recorder,
+        "incarnation": recorder.incarnation,
+    }
+    return SealedFileWriter(table.uri, table.name, partition, f"{first:020}", recorder.bus)
+
+
 def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[date, pa.RecordBatch]]:
     days = batch["timestamp"].cast(pa.int64()).to_numpy() // _DAY_US
     for day in np.unique(days):
         rows = batch if (days == day).all() else batch.filter(pa.array(days == day))
         yield _EPOCH + timedelta(days=int(day)), rows
-
-
-class _DateWriter:
-    """Writes the Parquet file of one date."""
-
-    def __init__(self, table: SealedTable, recorder: RecorderFile, day: date, first: int) -> None:
-        self._partition = {
-            "date": day.isoformat(),
-            "host": recorder.host,
-            "recorder": recorder.recorder,
-            "incarnation": recorder.incarnation,
-        }
-        folder = "/".join(
-            f"{key}={quote(value, safe='')}" for key, value in self._partition.items()
-        )
-        self._path = f"{folder}/{first:020}.parquet"
-        self._files, base = file_system(table.uri)
-        self._target = f"{base}/{self._path}"
-        self._schema = FILE_SCHEMAS[table.name]
-        self._known = {"bus": recorder.bus}
-        self._files.create_dir(f"{base}/{folder}", recursive=True)
-        self._stream = self._files.open_output_stream(self._target)
-        self._parquet = pq.ParquetWriter(self._stream, self._schema, compression="zstd")
-        self._waiting: list[pa.RecordBatch] = []
-        self._waiting_bytes = 0
-        self._rows = self._written_rows = 0
-        self._bounds: dict[str, list[Any]] = {"offset": [], "timestamp": []}
-
-    def write(self, rows: pa.RecordBatch) -> None:
-        self._waiting.append(conform(rows, self._schema, self._known))
-        self._waiting_bytes += rows.nbytes
-        self._rows += rows.num_rows
-        for name, bounds in self._bounds.items():
-            bounds += pc.min_max(rows[name]).as_py().values()
-        waiting_rows = self._rows - self._written_rows
-        if waiting_rows >= ROW_GROUP_ROWS or self._waiting_bytes >= _ROW_GROUP_BYTES:
-            self._write_group()
-
-    def _write_group(self) -> None:
-        if self._waiting:
-            self._parquet.write_table(pa.Table.from_batches(self._waiting))
-        self._waiting.clear()
-        self._waiting_bytes = 0
-        self._written_rows = self._rows
-
-    def finish(self) -> AddAction:
-        """Bring the file to disk; it is not listed yet."""
-        self._write_group()
-        self._parquet.close()
-        size = self._stream.tell()
-        self._stream.close()
-        if isinstance(self._files, LocalFileSystem):
-            path = Path(self._target)
-            for part in (path, *path.parents[: len(self._partition) + 2]):
-                sync(part)
-        return AddAction(
-            path=self._path,
-            size=size,
-            partition_values=self._partition,
-            modification_time=time.time_ns() // 1_000_000,
-            data_change=True,
-            stats=self._statistics(),
-        )
-
-    def _statistics(self) -> str:
-        """What the table says of the file, so that readers can skip it."""
-        offsets, moments = self._bounds["offset"], self._bounds["timestamp"]
-        newest = max(moments) + timedelta(microseconds=999)
-        return json.dumps(
-            {
-                "numRecords": self._rows,
-                "minValues": {"offset": min(offsets), "timestamp": _in_milliseconds(min(moments))},
-                "maxValues": {"offset": max(offsets), "timestamp": _in_milliseconds(newest)},
-            }
-        )
-
-    def __enter__(self) -> "_DateWriter":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        # Unless it is finished, nothing more is to be written to it.
-        self._parquet.is_open = False
-        self._stream.close()
-
-
-def _in_milliseconds(moment: datetime) -> str:
-    """As Delta writes times, rounded down."""
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
+from sbus.pipeline.store.compaction import compact
 from sbus.pipeline.store.retention import Retention, drop_expired
 from sbus.pipeline.store.schemas import TABLES
 from sbus.pipeline.store.sealed_table import SealedTable
@@ -71,7 +72,7 @@ def run(directory: Path) -> None:
         tables = [SealedTable(str(directory), name) for name in TABLES]
         drop_expired(tables, writer.recorder.recorder, KEEP, NOON_US + DAY_US // 4)
         for table in tables:
-            table.compact(RECORDER, TODAY + timedelta(days=1))
+            compact(table, RECORDER, TODAY + timedelta(days=1))
             table.vacuum(KEEP.grace_hours)
 
 

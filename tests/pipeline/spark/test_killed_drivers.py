@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 import sbus
 from sbus.pipeline.spark.publication import SYNC_MESSAGES
 from sbus.pipeline.spark.staging import Staging
+from sbus.pipeline.store.compaction import compact
 from sbus.pipeline.store.sealed_table import SealedTable
 from tests.support.bus import Bus, kill_tree
 from tests.support.small_recording import SmallRecorder, numbered
@@ -45,7 +46,7 @@ def grow(recorder: SmallRecorder, directory: Path, stop: threading.Event) -> Non
             recorder.roll()
             recorder.seal(GRACE_SECONDS)
         if recorder.end % (100 * BATCH_ROWS) == 0:
-            SealedTable(str(directory), "messages").compact(recorder.name, date.max)
+            compact(SealedTable(str(directory), "messages"), recorder.name, date.max)
 
 
 def committed(checkpoint: Path) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from sbus.pipeline.store.compaction import compact
 from sbus.pipeline.store.schemas import MESSAGES
 from sbus.pipeline.store.sealed_table import SealedTable
 from tests.support.delta_programs import PROGRAMS
@@ -58,7 +59,7 @@ def test_programs_that_read_delta_have_the_rows_that_spark_has(
         with meanwhile(busy.record):
             busy.seal()
             check(end := busy.seal())
-            SealedTable(str(tmp_path), "messages").compact(recorder.name, date.max)
+            compact(SealedTable(str(tmp_path), "messages"), recorder.name, date.max)
             assert len(SealedTable(str(tmp_path), "messages").files()) == 1
             check(end)
             SealedTable(str(tmp_path), "messages").vacuum(0)

@@ -15,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from sbus.pipeline.spark.lag import LagListener
 from sbus.pipeline.spark.options import source_options
 from sbus.pipeline.spark.readers import StreamReader
+from sbus.pipeline.store.compaction import compact
 from sbus.pipeline.store.schemas import MESSAGES
 from sbus.pipeline.store.sealed_table import SealedTable
 from tests.support.small_recording import SmallRecorder, numbered
@@ -160,7 +161,7 @@ def test_sealing_compaction_and_retention_do_not_disturb_a_stream(
                 alder.roll()
                 alder.seal()
                 alder.record(numbered(5, alder.end))
-                SealedTable(str(recording), "messages").compact(alder.name, date.max)
+                compact(SealedTable(str(recording), "messages"), alder.name, date.max)
                 running.processAllAvailable()
                 drop(recording)
         finally:

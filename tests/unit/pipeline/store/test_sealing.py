@@ -1,13 +1,16 @@
 """Sealing, compaction and retention: readers see every row once, before and after."""
 
+import json
+import os
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import date, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
@@ -18,16 +21,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbus.errors import ConfigurationError
-from sbus.pipeline.store import reader, recorder_file, sealed_table, sealing, segment_file
+from sbus.pipeline.store import compaction, reader, recorder_file, sealed_table, segment_file
 from sbus.pipeline.store.reader import RecordingChanged, read
 from sbus.pipeline.store.recorder_file import RecorderFile
 from sbus.pipeline.store.retention import Retention, drop_expired
 from sbus.pipeline.store.schemas import FILE_SCHEMAS, MESSAGES, PARTITIONS, TABLES
+from sbus.pipeline.store.sealed_file import SealedFileWriter
 from sbus.pipeline.store.sealed_table import SealedTable, SealedTableFailed
-from sbus.pipeline.store.sealing import Interrupted, Sealer
+from sbus.pipeline.store.sealing import Interrupted, Sealer, _writer
 from sbus.pipeline.store.segment_file import RecordingDamaged
 from sbus.pipeline.store.writer import RecordingWriter
-from sbus.unix import durable_files
 from tests.support.delta_programs import PROGRAMS, Program, deltalake
 from tests.support.threads import Task, meanwhile
 from tests.support.written import (
@@ -50,7 +53,7 @@ MIDNIGHT_US = NOON_US + DAY_US // 2
 
 
 def compact(directory: Path, before: date = TOMORROW) -> None:
-    SealedTable(str(directory), "messages").compact(RECORDER, before)
+    compaction.compact(SealedTable(str(directory), "messages"), RECORDER, before)
 
 
 def drop(directory: Path, now_us: int, *, grace_hours: int = 0, **kept: Any) -> None:
@@ -122,7 +125,7 @@ def test_rows_of_hosts_with_any_name_are_found(tmp_path: Path) -> None:
     for name in names:
         recorder = RecorderFile(recorder="r", incarnation="i", host=name, bus="/run/bus")
         table = SealedTable(str(tmp_path), "messages")
-        with sealing._DateWriter(table, recorder, TODAY, 0) as one:
+        with _writer(table, recorder, TODAY, 0) as one:
             one.write(pa.RecordBatch.from_pylist([row("r", name)], MESSAGES))
             table.add(name, [one.finish()], 1)
     found = SealedTable(str(tmp_path), "messages").files()
@@ -182,10 +185,10 @@ def after(call: Callable[..., Any]) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("owner", "name", "die"),
     [
-        (sealing._DateWriter, "write", killed),
-        (sealing._DateWriter, "write", after),
-        (sealing._DateWriter, "finish", killed),
-        (sealing._DateWriter, "finish", after),
+        (SealedFileWriter, "write", killed),
+        (SealedFileWriter, "write", after),
+        (SealedFileWriter, "finish", killed),
+        (SealedFileWriter, "finish", after),
         (SealedTable, "add", killed),
         (SealedTable, "_commit", killed),
         (SealedTable, "_commit", after),
@@ -300,23 +303,107 @@ def test_compaction_merges_the_files_of_a_past_day(tmp_path: Path) -> None:
         offsets(before)
 
 
-def test_what_is_committed_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: set[Path] = set()
+class Syncs:
+    """Every `fsync`, in order: the path, and how many commits the table had at that time."""
 
-    def note(path: Path) -> None:
-        synced.add(path)
-        durable_files.sync(path)
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._log = directory / "messages" / "_delta_log"
+        self._seen: list[tuple[Path, int]] = []
+        self._fsync = os.fsync
+        monkeypatch.setattr(os, "fsync", self._note)
 
-    for module in (sealing, sealed_table):
-        monkeypatch.setattr(module, "sync", note)
+    def _note(self, descriptor: int) -> None:
+        self._fsync(descriptor)
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        self._seen.append((path, len(self.commits())))
+
+    def commits(self) -> list[Path]:
+        return sorted(self._log.glob("*.json"))
+
+    def all_of(self, paths: Iterable[Path], *, before: int) -> bool:
+        """Whether they were brought to disk in this order, before the table had this commit."""
+        early = iter([path for path, commits in self._seen if commits <= before])
+        return all(path in early for path in paths)
+
+    def after(self, commit: int) -> set[Path]:
+        """What was brought to disk when the table had this commit."""
+        return {path for path, commits in self._seen if commits > commit}
+
+
+def added(commit: Path) -> list[str]:
+    """The paths of the files that a commit lists, below the table."""
+    actions = [json.loads(line) for line in commit.read_text().splitlines()]
+    return [unquote(action["add"]["path"]) for action in actions if "add" in action]
+
+
+def test_files_are_on_disk_before_the_commit_that_lists_them_and_it_soon_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncs = Syncs(tmp_path, monkeypatch)
     write_segments(tmp_path, [NOON_US], [NOON_US + 1], [NOON_US + DAY_US])
     seal(tmp_path)
     compact(tmp_path)
     drop(tmp_path, NOON_US + 2 * DAY_US, seconds=DAY_US * 1.5 / 1e6)
-    log = set((tmp_path / "messages" / "_delta_log").glob("*.json"))
-    listed = {Path(file.path) for file in sealed_files(tmp_path)}
-    assert len(log) >= 6, "creation, three seals, compaction, retention"
-    assert log | listed | {path.parent for path in log | listed} <= synced
+    table, commits = tmp_path / "messages", syncs.commits()
+    listing = [place for place, commit in enumerate(commits) if added(commit)]
+    assert len(listing) == 4, "three seals, compaction"
+    assert len(commits) == len(listing) + 4, "and creation, retention, vacuum's beginning and end"
+    for place in listing:
+        for name in added(commits[place]):
+            path = table / name
+            folders = [it for it in path.parents if it.is_relative_to(tmp_path)]
+            assert syncs.all_of([path, *folders], before=place), name
+    for place, commit in enumerate(commits):
+        assert {commit, commit.parent} <= syncs.after(place)
+    assert {table, tmp_path} <= syncs.after(0), "they have the names of the log and the table"
+
+
+def test_old_commits_are_deleted_when_their_checkpoint_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncs = Syncs(tmp_path, monkeypatch)
+    monkeypatch.setattr(sealed_table, "CHECKPOINT_COMMITS", 2)
+    at_cleanup: list[set[Path]] = []
+
+    class Cleaned(DeltaTable):
+        def cleanup_metadata(self) -> None:
+            at_cleanup.append(syncs.after(0))
+            super().cleanup_metadata()
+
+    monkeypatch.setattr(sealed_table, "DeltaTable", Cleaned)
+    write_segments(tmp_path, [NOON_US], [NOON_US + 1], [NOON_US + 2])
+    seal(tmp_path)
+    log = tmp_path / "messages" / "_delta_log"
+    checkpoints = set(log.glob("*.checkpoint.parquet"))
+    assert len(checkpoints) == len(at_cleanup) == 1
+    assert {*checkpoints, log / "_last_checkpoint", log} <= at_cleanup[0]
+    assert offsets(messages(tmp_path)) == as_delta(tmp_path) == [0, 1, 2]
+
+
+def test_of_two_compactions_of_the_same_files_one_fails(tmp_path: Path) -> None:
+    """Two recorders of the same name may write to one table."""
+    write_segments(tmp_path, [NOON_US], [NOON_US + 1])
+    seal(tmp_path)
+    early = SealedTable(str(tmp_path), "messages")
+    write_segments(tmp_path, [NOON_US + 2])
+    seal(tmp_path)
+    late = SealedTable(str(tmp_path), "messages")
+    compaction.compact(early, RECORDER, TOMORROW)
+    with pytest.raises(SealedTableFailed):
+        compaction.compact(late, RECORDER, TOMORROW)
+    assert offsets(messages(tmp_path)) == as_delta(tmp_path) == [0, 1, 2]
+
+
+def test_interrupted_compaction_changes_nothing(tmp_path: Path) -> None:
+    write_segments(tmp_path, [NOON_US], [NOON_US + 1])
+    seal(tmp_path)
+    before, stop = shown(tmp_path), threading.Event()
+    stop.set()
+    with pytest.raises(Interrupted):
+        compaction.compact(SealedTable(str(tmp_path), "messages"), RECORDER, TOMORROW, stop)
+    assert shown(tmp_path) == before
+    compact(tmp_path)
+    assert offsets(messages(tmp_path)) == as_delta(tmp_path) == [0, 1]
 
 
 def test_old_files_are_dropped_from_the_front(tmp_path: Path) -> None:
