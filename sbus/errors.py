@@ -7,8 +7,12 @@
   to do. Nothing starts, or nothing changes.
 - A `BusError` is raised in a client: the bus went away, dropped messages or refused something.
 - Anything else that escapes is a bug of this project. It is not caught but contained: it ends the
-  worker in which it happened, and that worker is replaced.
+  worker in which it happened, and that worker is replaced. In the front it ends the request of the
+  administrator, or the hand-over, in which it happened; the requester and the log are told.
 """
+
+import os
+import traceback
 
 
 class SbusError(Exception):
@@ -114,6 +118,12 @@ class PatternWarning(UserWarning):
 
 class ProtocolViolation(BusError):
     """The peer sent what no bus sends: it is not an sbus, or it is broken."""
+
+
+def describe_bug(error: Exception) -> tuple[str, str]:
+    """An error that is a bug, in one line, and the place in the code that raised it."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return ascii(error)[:200], f"{os.path.basename(frame.filename)}:{frame.lineno}"
 
 
 def reason_of(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -3,13 +3,11 @@
 Only administrators are answered, by their peer credentials. A request that is malformed is answered
 with what is wrong. A connection that does not take its replies is closed.
 
-A fault of this project in answering ends the connection that it happened on, and is reported as an
-event: it must not end the front, and with it the bus.
+A bug of this project in answering ends the connection that it happened on. The administrator and an
+event say which: it must not end the front, and with it the bus.
 """
 
-import os
 import socket
-import traceback
 from contextlib import suppress
 from functools import partial
 
@@ -30,9 +28,9 @@ from sbus.broker.front.administrators import Administrators
 from sbus.broker.front.callback_timer import ADMINISTRATION
 from sbus.broker.front.closer import Closer
 from sbus.broker.front.turns import TimedTurns
+from sbus.errors import describe_bug
 from sbus.protocol import admin
 from sbus.protocol.events import AdminRequestFailed
-from sbus.protocol.text import to_text
 from sbus.unix.credentials import peer_credentials
 from sbus.unix.errno_sets import PEER_GONE
 from sbus.unix.open_files import administrators_max
@@ -112,8 +110,8 @@ class AdminServer:
                     break
         except trio.TooSlowError:
             pass  # it does not take its replies: it is disconnected
-        except Exception as error:
-            if not (isinstance(error, OSError) and error.errno in PEER_GONE):
+        except OSError as error:
+            if error.errno not in PEER_GONE:
                 self._report_failure(error)
         finally:
             self._closer.close(sock, own.uid)
@@ -148,6 +146,12 @@ class AdminServer:
             await self._reply(sock, number, await handler(request))
         except AdminFault as fault:
             await self._reply(sock, number, fault)
+        except Exception as error:
+            if _is_end(error):
+                raise
+            why = self._report_failure(error)
+            await self._reply(sock, number, AdminFault("failed", f"a bug of the bus: {why}"))
+            return True
         return False
 
     async def _reply(
@@ -163,8 +167,14 @@ class AdminServer:
                 except BlockingIOError:
                     await trio.lowlevel.wait_writable(sock)
 
-    def _report_failure(self, error: Exception) -> None:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{os.path.basename(frame.filename)}:{frame.lineno}"
-        why = to_text(repr(error).encode(errors="surrogateescape"))[:200]
+    def _report_failure(self, error: Exception) -> str:
+        why, where = describe_bug(error)
         self._events.emit(AdminRequestFailed(why=why, where=where))
+        return f"{why} ({where})"
+
+
+def _is_end(error: Exception) -> bool:
+    """Whether an administrator has gone, or does not take its replies."""
+    return isinstance(error, trio.TooSlowError) or (
+        isinstance(error, OSError) and error.errno in PEER_GONE
+    )

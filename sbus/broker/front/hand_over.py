@@ -31,6 +31,8 @@ from sbus.broker.ipc.client_record import UnknownVersion, check_version
 from sbus.broker.ipc.records_file import make_records_file
 from sbus.broker.ipc.upgrade_link import SOCKETS_PER_PACKET, UpgradeFailed, send_when_possible
 from sbus.broker.ipc.worker_protocol import Freeze, RecordClients, Thaw
+from sbus.errors import describe_bug
+from sbus.unix.fd_passing import DescriptorsLost
 
 _READY_SECONDS_MAX = 10.0
 _REPLACED_SECONDS_MAX = 10.0
@@ -90,30 +92,26 @@ class HandOver:
         UpgradeFailed: if `on_commit` was not called, this bus serves as before, and else none
         does."""
         try:
-            hello, pause_seconds = await self._carry_out(link, offer, fds, on_commit)
-        except (BrokenPipeError, ConnectionResetError) as error:
-            raise self._give_up(link, _why_it_ended(link)) from error
-        except OSError as error:
-            raise self._give_up(link, f"cannot hand over: {error.strerror}") from error
-        except (UnknownVersion, msgspec.DecodeError) as error:
-            raise self._give_up(link, f"the new program: {error}") from error
-        except UpgradeFailed as error:
-            raise self._give_up(link, str(error)) from error
-        except trio.Cancelled:
-            self._give_up(link, "the old bus ends")
+            hello, paused_at = await self._carry_out(link, offer, fds)
+        except BaseException as error:
+            why = _why_not(link, error)
+            self._serve_as_before(link, why)
+            if isinstance(error, Exception):
+                raise UpgradeFailed(why) from error
             raise
+        pause_seconds = time.monotonic() - paused_at
+        on_commit()
+        self._supervisor.stop_replacing()
+        self._acceptor.leave_waiting()
         clients = len(self._recorder.clients())
         await _wait_until_serving(link)
         return HandOverResult(hello.program, hello.pid, clients, pause_seconds)
 
     async def _carry_out(
-        self,
-        link: socket.socket,
-        offer: link_protocol.Offer,
-        fds: list[int],
-        on_commit: Callable[[], None],
+        self, link: socket.socket, offer: link_protocol.Offer, fds: list[int]
     ) -> tuple[link_protocol.Hello, float]:
-        """Returns the new program's greeting, and for how long nobody was served."""
+        """Up to the commit. Returns the new program's greeting, and since when nobody was
+        served."""
         self._sent.clear()
         with _limit(_READY_SECONDS_MAX, "the new program was not ready"):
             hello = await _receive(link, link_protocol.Hello)
@@ -125,15 +123,14 @@ class HandOver:
         async with self._mover.paused():
             with _limit(_PREPARED_SECONDS_MAX, "the new bus was not prepared for all clients"):
                 await self._prepare(link)
-            began_at = time.monotonic()
+            paused_at = time.monotonic()
             self._acceptor.pause()
             with _limit(_PAUSE_SECONDS_MAX, "the new bus did not take all clients over"):
                 await self._rounds.run(Freeze)
                 await self._send_all(link, is_final=True)
                 await _receive(link, link_protocol.Adopted)
             self._send_commit(link)
-            on_commit()
-        return hello, time.monotonic() - began_at
+        return hello, paused_at
 
     async def _prepare(self, link: socket.socket) -> None:
         """Have the new bus prepare for all clients, and for what changes meanwhile, until that is
@@ -156,18 +153,15 @@ class HandOver:
         if self._shutdown.is_ending:
             raise UpgradeFailed("the old bus ends")
         link_protocol.send(link, link_protocol.Commit())
-        self._supervisor.stop_replacing()
-        self._acceptor.leave_waiting()
 
-    def _give_up(self, link: socket.socket, why: str) -> UpgradeFailed:
-        """Serve as before; returns the error to be raised."""
+    def _serve_as_before(self, link: socket.socket, why: str) -> None:
+        """Call the hand-over off."""
         # One that does not get this, because its link is full, has not said `Adopted`.
         with suppress(OSError):
             link_protocol.send(link, link_protocol.Abort(why))
         for worker in self._supervisor.running_workers():
             self._supervisor.send(worker, Thaw())
         self._acceptor.resume()
-        return UpgradeFailed(why)
 
     # -- what is sent --------------------------------------------------------------------------
     async def _send_all(self, link: socket.socket, *, is_final: bool) -> None:
@@ -234,9 +228,28 @@ async def _receive(link: socket.socket, expected: type[M]) -> M:
     return message
 
 
+def _why_not(link: socket.socket, error: BaseException) -> str:
+    """Why the bus was not handed over; any error before the commit is a reason."""
+    match error:
+        case UpgradeFailed():
+            return str(error)
+        case BrokenPipeError() | ConnectionResetError():
+            return _why_it_ended(link)
+        case OSError():
+            return f"cannot hand over: {error.strerror}"
+        case DescriptorsLost():
+            return f"cannot hand over: {error}"
+        case UnknownVersion() | msgspec.DecodeError():
+            return f"the new program: {error}"
+        case Exception():
+            why, where = describe_bug(error)
+            return f"a bug of the old program: {why} ({where})"
+    return "the old bus ends"
+
+
 def _why_it_ended(link: socket.socket) -> str:
     """What the new program said at last, which reads nothing any more."""
-    with suppress(OSError, msgspec.DecodeError):
+    with suppress(OSError, msgspec.DecodeError, DescriptorsLost):
         while (message := link_protocol.receive_from_new(link)) is not None:
             if isinstance(message, link_protocol.Failed):
                 return message.why

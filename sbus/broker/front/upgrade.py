@@ -176,9 +176,9 @@ class Upgrader:
         return result
 
     def _on_commit(self) -> None:
-        self._client_store.give_up()
-        self._estate.files.hand_over()
         self._shutdown.hand_over()
+        self._estate.files.hand_over()
+        self._client_store.give_up()
 
     async def replace_program(self) -> None:
         """Have a new program serve by the same command line, unless that is not possible."""

@@ -2,6 +2,7 @@
 
 import json
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
@@ -23,12 +24,20 @@ async def answer(request: admin.Version) -> msgspec.Struct:
     return DrainResult(0)
 
 
-async def ask(path: str, number: int) -> bytes:
-    """What a request of this number is answered; nothing at the end of the connection."""
+BUG = f"LookupError('a fault') (test_server.py:{answer.__code__.co_firstlineno + 2})"
+
+
+async def ask(path: str, *numbers: int) -> list[bytes]:
+    """What requests of these numbers are answered, each in turn; nothing at the end of the
+    connection."""
+    answers = []
     with trio.socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         await sock.connect(path)
-        await sock.send(json.dumps({"verb": "version", "id": number}).encode())
-        return await sock.recv(4096)
+        for number in numbers:
+            with suppress(BrokenPipeError):
+                await sock.send(json.dumps({"verb": "version", "id": number}).encode())
+            answers.append(await sock.recv(4096))
+    return answers
 
 
 async def test_a_fault_ends_one_connection(tmp_path: Path, nursery: trio.Nursery) -> None:
@@ -47,9 +56,16 @@ async def test_a_fault_ends_one_connection(tmp_path: Path, nursery: trio.Nursery
         )
         nursery.start_soon(server.run, trio.CancelScope())
         with trio.fail_after(5):
-            assert json.loads(await ask(path, 1))["id"] == 1
-            assert await ask(path, 13) == b""
-            assert json.loads(await ask(path, 2))["id"] == 2
+            before, fault, end = await ask(path, 1, 13, 2)
+            assert json.loads(before)["id"] == 1
+            assert json.loads(fault) == {
+                "version": 1,
+                "id": 13,
+                "error": {"code": "failed", "text": f"a bug of the bus: {BUG}"},
+            }
+            assert end == b""
+            (after,) = await ask(path, 2)
+            assert json.loads(after)["id"] == 2
         nursery.cancel_scope.cancel()
     (line,) = lines
-    assert "LookupError('a fault')" in line
+    assert BUG in line

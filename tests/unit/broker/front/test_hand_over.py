@@ -31,6 +31,7 @@ from sbus.broker.ipc.upgrade_link import (
     UpgradeFailed,
 )
 from sbus.broker.ipc.worker_protocol import Done, Freeze, RecordClients, Thaw, WorkerCommand
+from sbus.unix.fd_passing import DescriptorsLost
 
 OFFER = Offer(
     has_admin_listener=False,
@@ -54,6 +55,7 @@ class Parts:
         self.is_replaced = True
         self.is_ending = False
         self.dies_when_frozen = False
+        self.error: Exception | None = None
 
     # -- as the supervisor
     def running_workers(self) -> list[int]:
@@ -91,6 +93,8 @@ class Parts:
 
     # -- as the recorder
     def record(self) -> BusRecord:
+        if self.error is not None:
+            raise self.error
         return BusRecord()
 
     def clients(self) -> list[object]:
@@ -160,9 +164,9 @@ async def test_a_bus_is_handed_over_in_steps(scene: Scene) -> None:
         "pause",
         "Freeze",
         "RecordClients",
+        "commit",
         "stop replacing",
         "leave waiting",
-        "commit",
     ]
 
 
@@ -204,6 +208,25 @@ async def test_the_process_id_of_a_bus_that_is_slow_to_serve_is_known(
         upgrade_link.send(scene.sock, message)
     result = await scene.hand_over.run(scene._link, OFFER, [], lambda: None)
     assert result.pid == 77
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (LookupError("text"), "a bug of the old program: LookupError('text') (test_hand_over.py:"),
+        (DescriptorsLost(b""), "cannot hand over: descriptors were dropped on the way"),
+    ],
+)
+async def test_any_error_before_the_commit_ends_the_hand_over(
+    scene: Scene, error: Exception, expected: str
+) -> None:
+    scene.parts.error = error
+    with pytest.raises(UpgradeFailed) as failure:
+        await scene.run(*READY[:2])
+    why = str(failure.value)
+    assert why.startswith(expected)
+    assert scene.heard()[-1] == Abort(why)
+    assert scene.parts.done[-2:] == ["Thaw", "resume"]
 
 
 async def test_a_worker_that_dies_in_the_pause_ends_it(scene: Scene) -> None:
