@@ -11,9 +11,6 @@
   administrator, or the hand-over, in which it happened; the requester and the log are told.
 """
 
-import os
-import traceback
-
 
 class SbusError(Exception):
     """The root of every error that this project raises on purpose."""
@@ -118,12 +115,6 @@ class PatternWarning(UserWarning):
 
 class ProtocolViolation(BusError):
     """The peer sent what no bus sends: it is not an sbus, or it is broken."""
-
-
-def describe_bug(error: Exception) -> tuple[str, str]:
-    """An error that is a bug, in one line, and the place in the code that raised it."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return ascii(error)[:200], f"{os.path.basename(frame.filename)}:{frame.lineno}"
 
 
 def reason_of(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -54,7 +54,7 @@ from sbus.broker.front.user_limits import EffectiveUserLimits
 from sbus.broker.front.worker_rounds import WorkerRounds
 from sbus.broker.ipc import worker_protocol as protocol
 from sbus.broker.ipc.upgrade_link import report_serving
-from sbus.protocol.events import BusReady, BusResumed, BusTakenOver
+from sbus.protocol.events import BusReady, BusResumed, BusTakenOver, PidfileEmpty
 from sbus.shared.account_book import AccountBook
 from sbus.shared.client_slots import ClientSlots
 from sbus.shared.operation_times import OperationTimes
@@ -190,10 +190,8 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def run_front(resources: FrontResources, on_ready: Callable[[], None]) -> None:
-    """Serve until a signal, or until the last client has left where that was asked for.
-
-    `on_ready` is called once, when all workers serve.
-    """
+    """Serve until a signal, or until the last client has left where that was asked for. `on_ready`
+    is called once, when all workers serve."""
     front: Front | None = None
     try:
         async with trio.open_nursery() as nursery:
@@ -202,6 +200,7 @@ async def run_front(resources: FrontResources, on_ready: Callable[[], None]) -> 
             nursery.cancel_scope.cancel()
     except BaseException:
         if front is not None and not front.shutdown.is_handed_over:
+            front.supervisor.kill_all()  # before they take the clients for gone
             with trio.CancelScope(shield=True):
                 await front.departure.disconnect_all("bus-failed", front.client_store.keeps_clients)
         raise
@@ -212,7 +211,6 @@ async def _serve(
     nursery: trio.Nursery, front: Front, resources: FrontResources, on_ready: Callable[[], None]
 ) -> None:
     """Start everything, and return when the bus has to end and its connections have ended."""
-    events = resources.events
     admin_server = build_admin_server(nursery, front, resources)
     await nursery.start(front.shutdown.run)
     if resources.memory.is_resumed:
@@ -221,12 +219,12 @@ async def _serve(
     trio.lowlevel.add_instrument(CallbackTimer(front.operations))
     nursery.start_soon(front.closer.run)
     nursery.start_soon(keep_table_compact, resources.memory)
-    if resources.endpoints.predecessor is not None:
-        await take_over(front, resources.endpoints.predecessor, events)
+    if (predecessor := resources.endpoints.predecessor) is not None:
+        await take_over(front, predecessor, resources)
     front.supervisor.start_replacing()
     if resources.memory.is_resumed:
         await front.succession.wait_for_successors()
-        events.emit(BusResumed(clients=len(front.registry), lost=lost))
+        resources.events.emit(BusResumed(clients=len(front.registry), lost=lost))
         front.shutdown.check_empty()
     on_ready()
     nursery.start_soon(announce_and_store, front, resources)
@@ -242,7 +240,7 @@ async def _serve(
     await front.shutdown.wait()
     if front.shutdown.is_handed_over:
         await front.supervisor.end_silently()
-        events.close()
+        resources.events.close()
         return
     if front.shutdown.is_restarting and front.client_store.keeps_clients:
         resources.memory.resume_attempts = 0
@@ -267,7 +265,7 @@ async def announce_and_store(front: Front, resources: FrontResources) -> None:
     await front.client_store.run()
 
 
-async def take_over(front: Front, predecessor: Predecessor, events: EventEmitter) -> None:
+async def take_over(front: Front, predecessor: Predecessor, resources: FrontResources) -> None:
     """Take the place of another bus. Raises SbusError; then that still has the clients."""
     predecessor.pass_on_stop()
     try:
@@ -275,7 +273,9 @@ async def take_over(front: Front, predecessor: Predecessor, events: EventEmitter
     except BaseException:
         front.registry.leave_all()
         raise
-    events.emit(BusTakenOver(clients=len(front.registry)))
+    if why := resources.endpoints.files.take_over():
+        resources.events.emit(PidfileEmpty(why=why))
+    resources.events.emit(BusTakenOver(clients=len(front.registry)))
 
 
 async def end_connections(front: Front, endpoints: Endpoints) -> None:

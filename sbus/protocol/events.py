@@ -59,6 +59,13 @@ class BusTakenOver(LoggedEvent, frozen=True, kw_only=True):
     clients: int
 
 
+class PidfileEmpty(LoggedEvent, frozen=True, kw_only=True):
+    priority = WARNING
+    template = "the pidfile is empty, because the process id could not be written: {why}"
+
+    why: str
+
+
 class BusResumed(LoggedEvent, frozen=True, kw_only=True):
     priority = WARNING
     template = (

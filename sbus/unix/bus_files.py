@@ -36,17 +36,28 @@ class BusFiles:
         self.is_ours = is_ours
         """Whether they are to be removed when this process ends."""
 
-    def take_over(self) -> None:
-        """The bus of this process has them from now on. Raises OSError."""
+    def take_over(self) -> str:
+        """The bus of this process has them from now on. Returns why the pidfile is empty; "" if it
+        has the process id."""
         self.is_ours = True
-        if self.pidfile is not None:
-            self.pidfile.truncate(0)
-            self.pidfile.seek(0)
-            self.pidfile.write(b"%d\n" % os.getpid())
+        if self.pidfile is None:
+            return ""
+        fd, content = self.pidfile.fileno(), b"%d\n" % os.getpid()
+        try:
+            os.pwrite(fd, content, 0)  # over the other id, which works on a full disk
+            os.truncate(fd, len(content))
+        except OSError as error:
+            os.truncate(fd, 0)
+            return os.strerror(error.errno or 0)
+        return ""
 
     def hand_over(self) -> None:
         """Another bus has them from now on."""
         self.is_ours = False
+
+    def take_back(self) -> None:
+        """The other bus has failed."""
+        self.is_ours = True
 
     def leave_to_remover(self) -> None:
         """Have the remover remove them, once all other processes of the bus have ended."""

@@ -559,6 +559,12 @@ async def stopping(link, message, *fds):
     await send(link, message, *fds)
 module.send_when_possible = stopping
 """
+
+
+def files_left(bus: Bus) -> list[str]:
+    return [path for path in (bus.address, f"{bus.address}.admin") if os.path.lexists(path)]
+
+
 AFTER_COMMIT = """
 import select, signal
 import sbus.broker.front.take_over as module
@@ -607,6 +613,7 @@ def test_both_buses_may_be_told_to_stop_after_the_commit(tmp_path: Path) -> None
         assert changing.bus.sbusctl("upgrade").returncode == 1
         assert client.receive_until_closed() == [end_notice("stopping")]
         assert changing.bus.process.wait(STOP_SECONDS_MAX) == 0
+        assert files_left(changing.bus) == []
 
 
 def test_a_new_bus_that_dies_after_the_commit_is_reported(tmp_path: Path) -> None:
@@ -620,6 +627,29 @@ def test_a_new_bus_that_dies_after_the_commit_is_reported(tmp_path: Path) -> Non
         assert client.receive_until_closed() == [end_notice("bus-failed")]
         assert changing.bus.process.wait(STOP_SECONDS_MAX) == 1
         assert changing.bus.stderr_text().endswith(f"sbusd: {why}\n")
+        assert files_left(changing.bus) == []
+
+
+FAILS_ALONE = """
+from sbus.broker.front.supervisor import Supervisor
+from sbus.errors import SbusError
+def failing(self):
+    while os.getppid() == {front}:
+        time.sleep(0.01)
+    raise SbusError("the new bus fails")
+Supervisor.start_replacing = failing
+"""
+
+
+def test_a_new_bus_that_fails_after_the_old_one_has_ended_leaves_no_files(tmp_path: Path) -> None:
+    with ending_bus(tmp_path) as changing, several_clients(changing.bus, 1) as (client,):
+        client.control(b"!/notices/on")
+        client.sync()
+        changing.run_first(FAILS_ALONE.format(front=changing.bus.process.pid))
+        upgrade(changing.bus)
+        assert client.receive_until_closed() == [end_notice("bus-failed")]
+        wait_until(lambda: not files_left(changing.bus), "no file is left")
+        assert changing.bus.stderr_text().endswith("sbusd: the new bus fails\n")
 
 
 # -- sbusd --take-over -----------------------------------------------------------------------------

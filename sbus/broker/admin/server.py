@@ -22,13 +22,12 @@ from sbus.broker.admin.request_codec import (
     parse_head,
     parse_request,
 )
-from sbus.broker.events.emitter import EventEmitter
+from sbus.broker.events.emitter import EventEmitter, describe_bug
 from sbus.broker.front.acceptor import accept_connection
 from sbus.broker.front.administrators import Administrators
 from sbus.broker.front.callback_timer import ADMINISTRATION
 from sbus.broker.front.closer import Closer
 from sbus.broker.front.turns import TimedTurns
-from sbus.errors import describe_bug
 from sbus.protocol import admin
 from sbus.protocol.events import AdminRequestFailed
 from sbus.unix.credentials import peer_credentials

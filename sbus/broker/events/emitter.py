@@ -5,8 +5,10 @@ sends them in one packet, which keeps many events cheap. A client that provokes 
 makes a watcher miss some, which are counted, and does no other harm.
 """
 
+import os
 import socket
 import time
+import traceback
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -128,3 +130,9 @@ def describe_client(number: int, own: Credentials, sock: socket.socket) -> Clien
     """What events say of a client; `sock` is the bus's end of its connection."""
     program = to_text(peer_program(sock, own.pid))
     return Client(client=number, uid=own.uid, gid=own.gid, pid=own.pid, program=program)
+
+
+def describe_bug(error: Exception) -> tuple[str, str]:
+    """An error that is a bug, in one line, and the place in the code that raised it."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return ascii(error)[:200], f"{os.path.basename(frame.filename)}:{frame.lineno}"

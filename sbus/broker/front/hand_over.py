@@ -19,6 +19,7 @@ from typing import TypeVar
 import msgspec
 import trio
 
+from sbus.broker.events.emitter import describe_bug
 from sbus.broker.front.acceptor import Acceptor
 from sbus.broker.front.bus_recorder import BusRecorder
 from sbus.broker.front.mover import ClientMover
@@ -31,7 +32,6 @@ from sbus.broker.ipc.client_record import UnknownVersion, check_version
 from sbus.broker.ipc.records_file import make_records_file
 from sbus.broker.ipc.upgrade_link import SOCKETS_PER_PACKET, UpgradeFailed, send_when_possible
 from sbus.broker.ipc.worker_protocol import Freeze, RecordClients, Thaw
-from sbus.errors import describe_bug
 from sbus.unix.fd_passing import DescriptorsLost
 
 _READY_SECONDS_MAX = 10.0

@@ -197,7 +197,7 @@ class Supervisor:
                 await trio.lowlevel.wait_readable(self._fork_server.sock)
                 continue
             if event is None:
-                self._kill_all()
+                self.kill_all()
                 raise SbusError("the fork server died: no worker can be started any more")
             if isinstance(event, Pong):
                 self._ping_is_open = False
@@ -260,7 +260,8 @@ class Supervisor:
         if not self._is_stopping:
             self._fork(worker)
 
-    def _kill_all(self) -> None:
+    def kill_all(self) -> None:
+        """Kill all workers: nobody else touches the sockets of clients from now on."""
         for worker in self.workers:
             worker.kill()
             if worker.link is not None:  # the front ends the clients, whatever it has said of them
@@ -379,7 +380,7 @@ class Supervisor:
         self._send_all(protocol.EndSilently())
         with trio.move_on_after(self._limits.stop_seconds_max):
             await self._wait_for(lambda: not self.running_workers())
-        self._kill_all()
+        self.kill_all()
 
     async def stop(self, code: str) -> None:
         """Have the workers hand over what they accepted, tell clients this code, and end; kill
@@ -393,4 +394,4 @@ class Supervisor:
             self._send_all(protocol.Stop(code))
             await self._wait_for(lambda: not self.running_workers())
             return
-        self._kill_all()
+        self.kill_all()

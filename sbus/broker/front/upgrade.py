@@ -108,6 +108,7 @@ class Upgrader:
             yield
         except UpgradeFailed as error:
             if self._shutdown.is_handed_over:
+                self._estate.files.take_back()
                 self._shutdown.fail(error)
             raise
         finally:
@@ -159,10 +160,15 @@ class Upgrader:
     def _failure_reported(self) -> Iterator[None]:
         try:
             yield
-        except UpgradeFailed as error:
+        except (UpgradeFailed, OSError) as error:
+            why = (
+                str(error)
+                if isinstance(error, UpgradeFailed)
+                else f"cannot hand over: {error.strerror}"
+            )
             if not self._shutdown.is_handed_over:
-                self._events.emit(UpgradeRejected(why=str(error)))
-            raise
+                self._events.emit(UpgradeRejected(why=why))
+            raise UpgradeFailed(why) from error
 
     async def _hand_over_to(self, link: socket.socket) -> HandOverResult:
         link.setblocking(False)

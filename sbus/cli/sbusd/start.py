@@ -178,8 +178,6 @@ class _Lifecycle:
             return plan.read_again().configuration(is_abstract=is_abstract)
 
         def ready_then_stoppable() -> None:
-            if self._heritage is not None:
-                self._files.take_over()
             on_ready()
             self._stop.pass_on()
 

@@ -9,6 +9,7 @@ import pytest
 from sbus.unix.bus_files import BusFiles
 from sbus.unix.file_lock import lock_file
 from sbus.unix.owned_path import OwnedPath
+from tests.support.file_sizes import file_size_limit
 
 
 @pytest.fixture
@@ -42,8 +43,27 @@ def test_they_belong_to_another_bus_when_that_takes_over(pidfile: Path) -> None:
     files = files_of(pidfile, is_ours=False)
     files.remove()
     assert pidfile.exists()
-    files.take_over()
+    assert files.take_over() == ""
     assert pidfile.read_text() == f"{os.getpid()}\n"
+    files.remove()
+    files.close()
+    assert not pidfile.exists()
+
+
+def test_a_pidfile_that_cannot_be_written_is_empty(pidfile: Path) -> None:
+    files = files_of(pidfile, is_ours=False)
+    with file_size_limit(0):
+        assert files.take_over() == "File too large"
+    assert pidfile.read_text() == "", "it must not have the id of another process"
+    files.remove()
+    files.close()
+    assert not pidfile.exists()
+
+
+def test_files_are_taken_back_from_a_bus_that_failed(pidfile: Path) -> None:
+    files = files_of(pidfile)
+    files.hand_over()
+    files.take_back()
     files.remove()
     files.close()
     assert not pidfile.exists()

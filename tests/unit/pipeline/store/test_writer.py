@@ -1,9 +1,6 @@
 """Writing a recording, and continuing one whose recorder ended in any way."""
 
-import resource
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,6 +13,7 @@ from sbus.pipeline.store.sealed_table import SealedTableFailed
 from sbus.pipeline.store.sealing import Sealer
 from sbus.pipeline.store.segment_file import RecordingDamaged, index_path, recover, segment_files
 from sbus.pipeline.store.writer import RecordingWriter
+from tests.support.file_sizes import file_size_limit
 from tests.support.written import (
     IDENTITY,
     NOON_US,
@@ -28,17 +26,6 @@ from tests.support.written import (
 )
 
 STAMPS = [NOON_US, NOON_US + 1, NOON_US + 2]
-
-
-@contextmanager
-def file_size_limit(size: int) -> Iterator[None]:
-    """No file can grow beyond this, as on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def abandoned(directory: Path, batches: int) -> Path:
