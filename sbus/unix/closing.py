@@ -30,7 +30,7 @@ def _has_event(sock: socket.socket, event: int) -> bool:
 
 
 def discard_unread(sock: socket.socket, packets_max: int) -> bool:
-    """Discard unread packets of a non-blocking socket, shut down its input, and discard what came
+    """Discard unread packets of a socket, shut down its input, and discard what came
     meanwhile: up to this number each time. False, and nothing is done, if the other end is closed.
 
     It stops at a packet with descriptors, and then the other end may be reset. No other process may
@@ -58,7 +58,7 @@ def _discard(sock: socket.socket, carries: bool, packets_max: int, empty_packets
         for _ in range(packets_max):
             if carries and has_descriptors(sock):
                 return False
-            empty = 0 if sock.recv(1) else empty + 1
+            empty = 0 if sock.recv(1, socket.MSG_DONTWAIT) else empty + 1
             if empty > empty_packets_max:
                 break
     except OSError as error:
@@ -68,10 +68,10 @@ def _discard(sock: socket.socket, carries: bool, packets_max: int, empty_packets
 
 
 def send_last(sock: socket.socket, packet: bytes) -> bool:
-    """Send a last packet from a non-blocking socket; False while there is no room for it. To a peer
+    """Send a last packet; False while there is no room for it. To a peer
     that has left, and while the kernel has no memory, it is not sent."""
     try:
-        sock.send(packet)
+        sock.send(packet, socket.MSG_DONTWAIT)
     except BlockingIOError:
         return False
     except OSError as error:

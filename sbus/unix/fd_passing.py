@@ -13,6 +13,7 @@ import socket
 from sbus.unix.readiness import is_readable_within
 
 _SO_PASSRIGHTS = 83
+_LOOK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
 FDS_MAX = 4
 """Few messages between the processes of a bus carry more."""
 
@@ -23,6 +24,12 @@ class DescriptorsLost(Exception):
     def __init__(self, data: bytes) -> None:
         super().__init__("descriptors were dropped on the way: too many open files")
         self.data = data
+
+
+def dup_socket(sock: socket.socket) -> socket.socket:
+    """A copy, which the caller closes. `socket.dup` would also set or clear O_NONBLOCK, for all
+    copies in all processes."""
+    return socket.socket(sock.family, sock.type, sock.proto, fileno=os.dup(sock.fileno()))
 
 
 def refuse_descriptors(listener: socket.socket, *, does_refuse: bool = True) -> None:
@@ -55,10 +62,10 @@ def may_carry_descriptors(sock: socket.socket) -> bool:
 
 
 def has_descriptors(sock: socket.socket) -> bool:
-    """Whether the next packet has descriptors attached. Raises OSError as `recv` does.
+    """Whether the next packet has descriptors attached. Never waits; raises OSError as `recv` does.
 
     Looking at a packet never drops the last reference to a file: the packet keeps its own."""
-    return bool(sock.recvmsg(0, 0, socket.MSG_PEEK)[2] & socket.MSG_CTRUNC)
+    return bool(sock.recvmsg(0, 0, _LOOK)[2] & socket.MSG_CTRUNC)
 
 
 def send_borrowing_fds(sock: socket.socket, data: bytes, fds: list[int]) -> None:

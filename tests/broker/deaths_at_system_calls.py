@@ -10,13 +10,11 @@ Whatever the call, what `checked_load` checks has to hold.
 import argparse
 import random
 import re
-import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
@@ -27,25 +25,12 @@ from tests.support.checked_load import CheckedClient, CheckedLoad
 from tests.support.processes import is_replaced, worker_pids
 from tests.support.raw_client import WHOAMI
 from tests.support.threads import wait_until
+from tests.support.tracing import traced
 
 CLIENTS = 6
 ROUNDS = 3
 MESSAGES = 3
 ANSWER_SECONDS_MAX = 20.0
-
-
-@contextmanager
-def traced(pid: int, *options: str) -> Iterator[None]:
-    """strace traces the process during the block."""
-    command = ["strace", *options, f"-p{pid}"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as strace:
-        assert strace.stderr
-        line = strace.stderr.readline()
-        assert line == f"strace: Process {pid} attached\n", line
-        try:
-            yield
-        finally:
-            strace.terminate()
 
 
 def wait_for_answers(load: CheckedLoad) -> None:
@@ -90,7 +75,7 @@ def run(*strace_options: str, chance: int = 0) -> bool:
         closing(CheckedLoad(bus, CLIENTS, random.Random(chance))) as load,
     ):
         pid = worker_pids(bus)[0]
-        with traced(pid, *strace_options):
+        with traced([pid], *strace_options):
             use(bus, load)
         is_killed = is_zombie_or_gone(pid)
         if is_killed:

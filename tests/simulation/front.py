@@ -36,6 +36,7 @@ from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.shared_memory import COMPACTION_WANTED, SharedMemory
 from sbus.shared.stall_table import StallTable
 from sbus.unix.credentials import Credentials
+from sbus.unix.fd_passing import dup_socket
 from tests.simulation.workers import SimulatedWorker
 from tests.support.events import logging_to
 
@@ -180,7 +181,7 @@ class SimulatedFront:
 
     def copy_socket(self, client: Client) -> socket.socket:
         """As `ClientDeparture.copy_socket`."""
-        return client.sock.dup()
+        return dup_socket(client.sock)
 
     def close_copy(self, _client: Client, copy: socket.socket) -> None:
         copy.close()

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from sbus.bench.proc import process_tree
 from sbus.limits import OPERATION_CPU_SECONDS_MAX
+from tests.support.client_sockets import check_sockets
 from tests.support.forked_sbusd import ForkedSbusd
 from tests.support.raw_client import RawClient
 
@@ -150,6 +151,7 @@ def bus_of(
         # An output that ended because its process did is not readiness.
         assert has_released_output(process.pid), f"the bus did not start:\n{bus.stderr_text()}"
         yield bus
+        check_sockets(bus.pids())
         stop(bus)
         assert not (slow := slow_operations(bus)), "\n".join(slow)
     finally:

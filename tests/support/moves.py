@@ -7,9 +7,12 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from sbus.bench.proc import process_tree
 from tests.support.admin import Admin, administer
 from tests.support.bus import Bus
+from tests.support.client_sockets import check_sockets
 from tests.support.threads import meanwhile
+from tests.support.upgrades import serving_pid
 
 _PAUSE_SECONDS = 0.001
 
@@ -43,3 +46,4 @@ def clients_moving(bus: Bus) -> Iterator[Counter[str]]:
 
     with meanwhile(run):
         yield outcomes
+    check_sockets(process_tree(serving_pid(bus)))

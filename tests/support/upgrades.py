@@ -13,10 +13,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from sbus.bench.proc import process_tree
 from sbus.client.streams import EventStream, MessageStream
 from sbus.errors import Disconnected
 from tests.support.admin import administer
 from tests.support.bus import RUN_AS_SELF, STOP_SECONDS_MAX, Bus, bus_of, wait_until_gone
+from tests.support.client_sockets import check_sockets
 
 _PROGRAM = """
 import os, pathlib, sys, time
@@ -40,6 +42,7 @@ def upgrade(bus: Bus) -> dict[str, Any]:
         admin.sock.settimeout(STOP_SECONDS_MAX)
         result = admin.ask("upgrade")
     assert isinstance(result, dict)
+    check_sockets(process_tree(serving_pid(bus)))
     return result
 
 
@@ -120,6 +123,7 @@ def ending(bus: Bus) -> Iterator[None]:
     try:
         yield
         pid = serving_pid(bus)
+        check_sockets(process_tree(pid))
         if pid != bus.process.pid:
             os.kill(pid, signal.SIGTERM)
             assert wait_until_gone(pid, STOP_SECONDS_MAX)

@@ -124,7 +124,7 @@ class AdminServer:
         await trio.lowlevel.checkpoint()
         while True:
             try:
-                return sock.recv(admin.REQUEST_BYTES_MAX + 1) or None
+                return sock.recv(admin.REQUEST_BYTES_MAX + 1, socket.MSG_DONTWAIT) or None
             except BlockingIOError:
                 await trio.lowlevel.wait_readable(sock)
 
@@ -161,7 +161,7 @@ class AdminServer:
         with trio.fail_after(_SEND_SECONDS_MAX):
             while True:
                 try:
-                    sock.send(packet)
+                    sock.send(packet, socket.MSG_DONTWAIT)
                     return
                 except BlockingIOError:
                     await trio.lowlevel.wait_writable(sock)

@@ -27,6 +27,7 @@ from sbus.protocol.admin_streams import Ended
 from sbus.protocol.keys import DIALECTS, check_pattern
 from sbus.protocol.text import from_text
 from sbus.unix.closing import end_connection, is_hung_up
+from sbus.unix.fd_passing import dup_socket
 
 START_SECONDS_MAX = 2.0
 """How long the start of a stream waits for the workers."""
@@ -126,7 +127,7 @@ class StreamRegistry:
         for stream in self._streams.values():
             stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
             with suppress(OSError):
-                stream.sock.send(packet)
+                stream.sock.send(packet, socket.MSG_DONTWAIT)
             end_connection(stream.sock)
 
     # -- what workers do -----------------------------------------------------------------------
@@ -162,7 +163,7 @@ class StreamRegistry:
         while not is_hung_up(stream.sock):
             await trio.lowlevel.wait_readable(stream.sock)
             with suppress(BlockingIOError, ConnectionResetError):
-                stream.sock.recv(1)
+                stream.sock.recv(1, socket.MSG_DONTWAIT)
         self._events.close_stream(stream.number)
         for worker in self._supervisor.running_workers():
             self._supervisor.send(worker, StopStream(stream.number))
@@ -178,16 +179,14 @@ def _copies(sock: socket.socket) -> tuple[socket.socket, socket.socket]:
     Raises AdminFault when there are no descriptors left.
     """
     try:
-        one = sock.dup()
+        one = dup_socket(sock)
         try:
-            other = sock.dup()
+            other = dup_socket(sock)
         except OSError:
             one.close()
             raise
     except OSError as error:
         raise AdminFault("failed", f"the bus has no room for it: {error.strerror}") from error
-    for copy in (one, other):
-        copy.setblocking(False)
     one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
     doubled = one.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
     one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, doubled // 2 - _REASON_BYTES)

@@ -21,7 +21,6 @@ is charged for sending it as for any other work. `outbox_state` has the table of
 `outbox_ledger` counts.
 """
 
-import socket
 from errno import EAGAIN, EMSGSIZE
 
 import msgspec
@@ -56,7 +55,7 @@ class Outbox(OutboxLedger):
 
     def __init__(
         self,
-        sock: socket.socket | TimedSocket,
+        sock: TimedSocket,
         flood_control: FloodControl,
         limits: Limits,
         account: Account,

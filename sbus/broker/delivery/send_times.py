@@ -20,11 +20,11 @@ if the client's socket were full. The compiled step looks at the clock in the sa
 sixteen sends or a large one, and leaves timed ones to Python.
 """
 
-import socket
 import time
 from array import array
 from collections.abc import Callable
 from errno import ETIME
+from socket import MSG_DONTWAIT, socket
 
 from sbus.shared.worker_statistics import SLOW_SENDS, WorkerStatistics
 
@@ -79,14 +79,14 @@ class SendTimes:
             until_ns = now_ns + TIME_SHARE * spent_ns
             self.timed_until_ns[place] = max(self.timed_until_ns[place], until_ns)
 
-    def send(self, place: int, send: Callable[[bytes], int], packet: bytes) -> int:
+    def send(self, place: int, send: Callable[[bytes, int], int], packet: bytes) -> int:
         """Make a timed send to this user, if there is time for it."""
         now_ns = time.monotonic_ns()
         if now_ns < self.due_ns(place):
             raise SendTimeSpent
         began_ns = time.thread_time_ns()
         try:
-            return send(packet)
+            return send(packet, MSG_DONTWAIT)
         finally:
             spent_ns = time.thread_time_ns() - began_ns
             self.charge(place, spent_ns - ORDINARY_NS - len(packet) * NS_PER_BYTE, now_ns)
@@ -107,7 +107,7 @@ class TimedSocket:
 
     __slots__ = ("_place", "_send", "_sock", "_timed_until_ns", "_times")
 
-    def __init__(self, sock: socket.socket, place: int, times: SendTimes) -> None:
+    def __init__(self, sock: socket, place: int, times: SendTimes) -> None:
         self._sock = sock
         self._send = sock.send
         self._place = place
@@ -118,13 +118,13 @@ class TimedSocket:
         return self._sock.fileno()
 
     def send(self, packet: bytes) -> int:
-        """As the socket's; raises SendTimeSpent if the user's time for sends is spent."""
+        """As the socket's, without waiting; SendTimeSpent if the user's time for sends is spent."""
         if self._timed_until_ns[self._place]:
             return self._times.send(self._place, self._send, packet)
         began_ns = time.monotonic_ns()
         if began_ns > self._times.mark_due_ns:
             self._times.mark(began_ns)
-        sent = self._send(packet)
+        sent = self._send(packet, MSG_DONTWAIT)
         slow_ns = _SLOW_NS + len(packet) * NS_PER_BYTE
         if time.monotonic_ns() - began_ns > slow_ns:
             self._times.suspect(self._place, began_ns, slow_ns)

@@ -44,7 +44,6 @@ class StreamWriter:
         on_missing: Callable[[], None] | None = None,
     ) -> None:
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=fd)
-        self._sock.setblocking(False)
         self._start_task = start_task
         self._on_missing = on_missing
         self._on_gone = on_gone
@@ -93,7 +92,7 @@ class StreamWriter:
         if self._sock.fileno() < 0:
             return False
         try:
-            self._sock.send(_encoder.encode(packet))
+            self._sock.send(_encoder.encode(packet), socket.MSG_DONTWAIT)
         except OSError as error:
             if error.errno in PEER_GONE:
                 self._on_gone()

@@ -19,7 +19,7 @@ from sbus.unix.credentials import Credentials
 
 
 class AcceptedClient(msgspec.Struct, frozen=True):
-    """A client that may come in. `sock` is non-blocking and belongs to the receiver."""
+    """A client that may come in. `sock` belongs to the receiver."""
 
     sock: socket.socket
     credentials: Credentials

@@ -17,6 +17,7 @@ from sbus.broker.front.shutdown import Shutdown
 from sbus.protocol.controls import end_notice
 from sbus.protocol.events import ClientDisconnected
 from sbus.unix.closing import discard_unread, end_connection, send_last
+from sbus.unix.fd_passing import dup_socket
 from sbus.unix.send_buffer import large_buffer_bytes
 
 _DISCONNECTED_PER_CALLBACK = 32
@@ -85,7 +86,7 @@ class ClientDeparture:
     def copy_socket(self, client: Client) -> socket.socket:
         """A copy of a client's socket, which is open when the client leaves meanwhile. Raises
         OSError."""
-        copy = client.sock.dup()
+        copy = dup_socket(client.sock)
         self._closer.keep(copy)
         return copy
 

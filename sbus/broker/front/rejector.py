@@ -82,8 +82,8 @@ class Rejector:
         self._told[user] = spent_ns + time.thread_time_ns() - began_ns, refusal.code
 
     def close(self, sock: socket.socket, uid: int, notice: bytes) -> None:
-        """Close the non-blocking socket of a client of this user that was not admitted, and tell it
-        why in a dialect that has words for it."""
+        """Close the socket of a client of this user that was not admitted, and tell it why in a
+        dialect that has words for it."""
         if discard_unread(sock, _DISCARDED_PACKETS_MAX) and self._tells:
             send_last(sock, notice)
         end_connection(sock)

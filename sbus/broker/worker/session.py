@@ -29,6 +29,7 @@ from sbus.unix.credentials import Credentials
 from sbus.unix.fd_passing import has_descriptors, may_carry_descriptors
 from sbus.unix.peer_process import PeerProcess
 
+_LOOK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
 _HAS_DESCRIPTORS = "descriptors may not be attached to packets"
 _BYTES_PER_NAME = 256
 """In every worker, besides the name and the will."""
@@ -215,14 +216,14 @@ class Session(SessionRecord):
                 break
             # Before it is read: a successor must not answer what comes behind a lost subscription.
             self.slot.pending = len(packets) + 1
-            packet = receive(size)
+            packet = receive(size, socket.MSG_DONTWAIT)
             packets.append(packet)
             room -= len(packet)
             if not packet.startswith(PUBLISH_WORD):
                 self.slot.keep_request(packet, len(packets))
                 if packet:
                     # What comes only after the reply is for another turn, so this asks now.
-                    receive(1, socket.MSG_PEEK)
+                    receive(1, _LOOK)
                 break
         self.is_readable = not packets or bool(packets[-1])
 

@@ -85,7 +85,6 @@ class Sessions:
     def make(self, command: AdoptClient, fd: int) -> Session:
         """The session of a client that is not served yet; `fd` belongs to it."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=fd)
-        sock.setblocking(False)
         slot = self._context.client_slots[command.slot]
         account = self._context.accounts[command.account]
         flood_control, limits = self._context.settings.flood_control, self._context.settings.limits
@@ -150,7 +149,6 @@ class Sessions:
         """End the connection of a client that another worker had closed; `fd` belongs to this
         worker from now on."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=fd)
-        sock.setblocking(False)
         account = self._context.accounts[command.account]
         self.send_buffers.inherit(sock, account, self._context.settings.limits)
         self.departed.add(command.client, sock, account, departure.reason, departure.notice)

@@ -5,12 +5,13 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import Self, cast
+from typing import NoReturn, cast
 
 import pytest
 import trio
 import trio.testing
 
+from sbus.broker.admin import stream_registry
 from sbus.broker.admin.request_codec import AdminFault
 from sbus.broker.admin.stream_registry import START_SECONDS_MAX, StreamRegistry
 from sbus.broker.config.settings import BusSettings
@@ -170,11 +171,11 @@ async def test_watchers_are_bounded(scene: Scene) -> None:
 async def test_without_descriptors_a_stream_is_refused(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Exhausted(socket.socket):
-        def dup(self) -> Self:
-            raise OSError(errno.EMFILE, "too many open files")
+    def fail(_sock: socket.socket) -> NoReturn:
+        raise OSError(errno.EMFILE, "too many open files")
 
-    with Exhausted(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        monkeypatch.setattr(stream_registry, "dup_socket", fail)
         with pytest.raises(AdminFault, match="too many open files") as fault:
             await scene.streams.begin(admin.Monitor(), sock)
         assert fault.value.code == "failed"

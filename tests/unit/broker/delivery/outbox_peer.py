@@ -10,6 +10,7 @@ from sbus.broker.delivery.backpressure import Backpressure, BackpressureRule
 from sbus.broker.delivery.origin import Origin
 from sbus.broker.delivery.outbox import Outbox
 from sbus.broker.delivery.outbox_ledger import OutboxStatistics
+from sbus.broker.delivery.send_times import SendTimes, TimedSocket
 from sbus.broker.worker.poller import WRITABLE
 from sbus.limits import Limits
 from sbus.protocol.controls import FloodControl
@@ -70,7 +71,9 @@ class Peer:
         self.statistics = WorkerStatistics()
 
         self.origin = Origin()
-        self.outbox = Outbox(ours, self.flood_control, limits, self.account, self.statistics, self)
+        times = SendTimes(limits.users_max, self.statistics)
+        timed = TimedSocket(ours, self.account.place, times)
+        self.outbox = Outbox(timed, self.flood_control, limits, self.account, self.statistics, self)
         self.outbox.use_origin(self.origin)
 
     def let_block(self, memory: SharedMemory, limits: Limits) -> None:

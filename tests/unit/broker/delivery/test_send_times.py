@@ -30,7 +30,7 @@ class Kernel:
     def fileno(self) -> int:
         return 7
 
-    def send(self, packet: bytes) -> int:
+    def send(self, packet: bytes, _flags: int) -> int:
         self.cpu_ns += self.takes_ns
         self.now_ns += self.takes_ns + self.waits_ns
         if self.error is not None:

@@ -23,6 +23,7 @@ from sbus.broker.ipc import worker_protocol as protocol
 from sbus.broker.ipc.client_record import ClientRecord
 from sbus.shared.accounts import Account
 from sbus.unix.credentials import Credentials
+from sbus.unix.fd_passing import dup_socket
 from tests.support.events import logging_to
 from tests.unit.shared.memories import spare_slots
 
@@ -128,7 +129,7 @@ class World:
 
     def copy_socket(self, client: Client) -> socket.socket:
         self.copies += 1
-        return client.sock.dup()
+        return dup_socket(client.sock)
 
     def close_copy(self, _client: Client, copy: socket.socket) -> None:
         self.copies -= 1
