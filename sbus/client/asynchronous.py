@@ -16,7 +16,7 @@ from sbus.protocol.packets import Message
 def connect(
     address: str | None = None,
     *,
-    losses: Literal["raise"] = "raise",
+    losses: Literal["raise", "log"] | None = None,
     **options: Unpack[LinkOptions],
 ) -> AbstractAsyncContextManager[Connection[Message]]: ...
 
@@ -28,13 +28,15 @@ def connect(
 
 
 def connect(
-    address: str | None = None, *, losses: Losses = "raise", **options: Unpack[LinkOptions]
+    address: str | None = None, *, losses: Losses | None = None, **options: Unpack[LinkOptions]
 ) -> AbstractAsyncContextManager[Connection[Any]]:
     """Connect to the bus at `address`. The default is `$SBUS_ADDRESS`, else the user's own bus at
     `$XDG_RUNTIME_DIR/sbus.socket`, else `/run/sbus.socket`.
 
-    With `losses="report"` a gap in the messages is an item, `Lost`; otherwise it raises
-    MessagesLost. For further options see `LinkOptions`. Leaving the block closes the connection.
+    A gap in the messages raises MessagesLost where it is, the default; with `losses="report"` it is
+    an item, `Lost`; with "log", the default of `reconnect=True`, it is a warning of the logger
+    `sbus`, and iteration goes on. For further options see `LinkOptions`. Leaving the block closes
+    the connection.
 
     Raises AddressError, ConfigurationError, and Disconnected when the bus refuses the connection.
     """
@@ -43,7 +45,7 @@ def connect(
 
 @asynccontextmanager
 async def _connected(
-    address: str | None, losses: Losses, options: LinkOptions
+    address: str | None, losses: Losses | None, options: LinkOptions
 ) -> AsyncIterator[Connection[Any]]:
     bus = Connection[Any](AsyncLink(Link(address, losses, options)))
     try:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 def connect(
     address: str | None = None,
     *,
-    losses: Literal["raise"] = "raise",
+    losses: Literal["raise", "log"] | None = None,
     timeout_seconds: float | None = None,
     **options: Unpack[LinkOptions],
 ) -> "Connection[Message]": ...
@@ -58,15 +58,17 @@ def connect(
 def connect(
     address: str | None = None,
     *,
-    losses: Losses = "raise",
+    losses: Losses | None = None,
     timeout_seconds: float | None = None,
     **options: Unpack[LinkOptions],
 ) -> "Connection[Any]":
     """Connect to the bus at `address`. The default is `$SBUS_ADDRESS`, else the user's own bus at
     `$XDG_RUNTIME_DIR/sbus.socket`, else `/run/sbus.socket`.
 
-    With `losses="report"` a gap in the messages is an item, `Lost`; otherwise it raises
-    MessagesLost. For further options see `LinkOptions`. Use it in a `with` block, or `close` it.
+    A gap in the messages raises MessagesLost where it is, the default; with `losses="report"` it is
+    an item, `Lost`; with "log", the default of `reconnect=True`, it is a warning of the logger
+    `sbus`, and iteration goes on. For further options see `LinkOptions`. Use it in a `with` block,
+    or `close` it.
 
     Raises AddressError, ConfigurationError, and Disconnected when the bus refuses the connection.
     """

@@ -10,7 +10,7 @@ from typing import Generic
 
 import msgspec
 
-from sbus.client.message_queue import Item, Lost, MessageQueue, Reconnected
+from sbus.client.message_queue import Item, Lost, MessageQueue, Reconnected, logger
 from sbus.client.names import NameRequests
 from sbus.client.receipts import Receipts
 from sbus.client.replies import Replies
@@ -67,9 +67,17 @@ class InboxStatistics(msgspec.Struct, frozen=True):
 class Inbox(Generic[Item]):
     """The inbox of one connection; `Item` is Message, or also Lost if losses are reported."""
 
-    def __init__(self, barrier: Barrier, own: MessageQueue[Item], dialect: Dialect = SLASH) -> None:
+    def __init__(
+        self,
+        barrier: Barrier,
+        own: MessageQueue[Item],
+        dialect: Dialect = SLASH,
+        *,
+        logs_losses: bool = False,
+    ) -> None:
         self.own = own
         """For what the connection itself receives."""
+        self._logs_losses = logs_losses
         self.routes = Routes(own, dialect)
         self.me = MeRequests()
         self.names = NameRequests()
@@ -187,6 +195,8 @@ class Inbox(Generic[Item]):
     def add_unconfirmed(self, count: int) -> None:
         """The connection was lost before so many published messages were confirmed."""
         self._unconfirmed += count
+        if count and self._logs_losses:
+            logger.warning("%s", MessagesUnconfirmed(count))
 
     def fail_all(self, error: BusError) -> None:
         """Neither an answer nor a receipt will come to what is open."""
@@ -238,6 +248,8 @@ class Inbox(Generic[Item]):
             return
         self.note_refusal()
         self._note_refusal(code, text)
+        if code == PACKETS_LOST and self._logs_losses:
+            logger.warning("%s", PacketRefused(code, text))
 
     def _note_refusal(self, code: str, text: str) -> None:
         if self._refusal is None:
@@ -251,9 +263,9 @@ class Inbox(Generic[Item]):
         """The next item of a queue of this connection, or None while there is none.
 
         Raises PacketRefused first, MessagesLost in its place in the queue (unless losses are
-        reported), and the end of the connection when the queue is empty.
+        reported or logged), and the end of the connection when the queue is empty.
         """
-        self.raise_errors()
+        self._raise_errors_to_receiver()
         item = queue.take()
         if item is None:
             self.raise_end()
@@ -262,11 +274,19 @@ class Inbox(Generic[Item]):
     def take_many(self, queue: MessageQueue[Item], limit: int) -> list[Item]:
         """Up to `limit` items of a queue of this connection, perhaps none, up to the next loss;
         raises the same as `take`."""
-        self.raise_errors()
+        self._raise_errors_to_receiver()
         items = queue.take_many(limit)
         if not items:
             self.raise_end()
         return items
+
+    def _raise_errors_to_receiver(self) -> None:
+        """`raise_errors`, except for messages of an unknown fate where losses are logged: those are
+        for who asks what was processed, and end no loop."""
+        if not self._logs_losses:
+            self.raise_errors()
+        elif self._refusal is not None and self._refusal[0] != PACKETS_LOST:
+            self._raise_refusal()
 
     def raise_errors(self) -> None:
         """Raise MessagesUnconfirmed, or PacketRefused if the bus refused something, if either has
@@ -274,6 +294,9 @@ class Inbox(Generic[Item]):
         if self._unconfirmed:
             unconfirmed, self._unconfirmed = self._unconfirmed, 0
             raise MessagesUnconfirmed(unconfirmed)
+        self._raise_refusal()
+
+    def _raise_refusal(self) -> None:
         if self._refusal is None:
             return
         code, text = self._refusal

@@ -60,17 +60,18 @@ READ_PACKETS_MAX = 64
 class Link(Generic[Item]):
     """One connection: not yet connected, connected, closed."""
 
-    def __init__(self, address: str | None, losses: Losses, options: LinkOptions) -> None:
+    def __init__(self, address: str | None, losses: Losses | None, options: LinkOptions) -> None:
         """Prepare a connection to `address`, `$SBUS_ADDRESS` or the default, in this order.
 
         Raises AddressError, ConfigurationError for invalid options, and TypeError for others.
         """
-        check_options(losses, options)
+        self.can_reconnect = options.get("reconnect", False)
+        self._losses: Losses = losses or ("log" if self.can_reconnect else "raise")
+        check_options(self._losses, options)
         self.dialect = DIALECTS[options.get("dialect", SLASH.name)]
         self.encoder = PacketEncoder(self.dialect, limits_of(options))
         self.address = address if address is not None else default_address()
         self.closed = False
-        self.can_reconnect = options.get("reconnect", False)
         self.is_lost = False
         self.is_opening = False
         """No bus has answered it yet."""
@@ -80,10 +81,12 @@ class Link(Generic[Item]):
         """Called with the descriptor of a socket that is to be closed."""
         self.barrier = barrier_of(self.dialect)
         self.order = ChosenOrder(is_fixed=not self.dialect.has_control_messages)
-        self._losses = losses
         self.queue_messages_max = options.get("inbox_messages_max", INBOX_MESSAGES_MAX)
         self.queue_bytes_max = options.get("inbox_bytes_max", INBOX_BYTES_MAX)
-        self.inbox: Inbox[Item] = Inbox(self.barrier, self.new_queue(), self.dialect)
+        logs_losses = self._losses == "log"
+        self.inbox: Inbox[Item] = Inbox(
+            self.barrier, self.new_queue(), self.dialect, logs_losses=logs_losses
+        )
         self.inbox.mend_lost_packets = self._mend_lost_packets
         self._requests = (self.barrier, self.inbox.me, self.inbox.names)
         self.loss_barrier = LossBarrier(*self._requests, self.inbox.receipts)

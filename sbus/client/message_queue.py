@@ -1,5 +1,6 @@
 """Messages that wait for the program, and losses exactly where the gaps are."""
 
+import logging
 from collections import deque
 from collections.abc import Iterable
 from itertools import pairwise
@@ -10,8 +11,10 @@ import msgspec
 from sbus.errors import ConnectionInterrupted, MessagesLost
 from sbus.protocol.packets import Message
 
-Losses = Literal["raise", "report"]
-"""For a gap in the messages, MessagesLost is raised there, or it is an item, Lost."""
+Losses = Literal["raise", "report", "log"]
+"""For a gap in the messages, MessagesLost is raised there, or it is an item, Lost, or a warning."""
+
+logger = logging.getLogger("sbus")
 
 
 class Lost(msgspec.Struct, frozen=True):
@@ -53,7 +56,7 @@ class MessageQueue(Generic[Item]):
     def __init__(self, *, losses: Losses, messages_max: int, bytes_max: int) -> None:
         """`bytes_max` counts keys and payloads, and may be exceeded by one message."""
         self.bytes = 0
-        self._raises_losses = losses == "raise"
+        self._losses = losses
         self._messages_max = messages_max
         self._bytes_max = bytes_max
         self._items: deque[Any] = deque()
@@ -98,7 +101,9 @@ class MessageQueue(Generic[Item]):
 
     def take(self) -> Item | None:
         """The next item, or None while there is none. Raises MessagesLost in its place, unless
-        losses are reported."""
+        losses are reported or logged."""
+        if self._gaps_waiting:
+            self._log_gap()
         return self._pop() if self._items else None
 
     def take_many(self, limit: int) -> list[Item]:
@@ -106,6 +111,8 @@ class MessageQueue(Generic[Item]):
         if limit < 1:
             raise ValueError("receive_many takes at least one message")
         items: list[Item]
+        if self._gaps_waiting:
+            self._log_gap()
         if len(self._items) <= limit and not self._gaps_waiting:
             items = list(self._items)
             self.clear()
@@ -119,14 +126,20 @@ class MessageQueue(Generic[Item]):
         item: Item = self._items.popleft()
         if isinstance(item, Lost):
             self._gaps_waiting -= 1
-            if self._raises_losses:
+            if self._losses == "raise":
                 raise item.error()
         else:
             self.bytes -= len(item.key) + len(item.payload)
         return item
 
     def _is_loss_next(self) -> bool:
-        return self._raises_losses and isinstance(self._items[0], Lost)
+        return self._losses != "report" and isinstance(self._items[0], Lost)
+
+    def _log_gap(self) -> None:
+        """If a gap is next, and losses are logged, do that instead."""
+        if self._losses == "log" and isinstance(self._items[0], Lost):
+            logger.warning("%s", self._items.popleft().error())
+            self._gaps_waiting -= 1
 
     def clear(self) -> None:
         """Forget everything that waits."""

@@ -21,10 +21,11 @@ class LinkOptions(TypedDict, total=False):
     `age_seconds`: the bus drops messages that have waited for this client for longer; they count as
     lost. From 0.001 to 86,400.
     `sender`: each message has a `sender`: who has published it, and its place in the total order.
-    `reconnect`: when the bus goes away, wait for it, and subscribe and set as before. Receiving
-    shows the gap as Reconnected or ConnectionInterrupted. No message is published twice: the ones
-    that the bus may not have processed are counted in MessagesUnconfirmed, which the next `sync`,
-    `whoami` or `receive` raises. A subscription that was refused is not made again, if a `sync`
+    `reconnect`: when the bus goes away, wait for it, and subscribe and set as before. The gap is
+    logged, or with other `losses` a Reconnected item or ConnectionInterrupted. No message is
+    published twice: the ones that the bus may not have processed are counted in
+    MessagesUnconfirmed, which the next `sync` or `whoami` raises, and `receive` unless losses are
+    logged. A subscription that was refused is not made again, if a `sync`
     after it told that it was the one; `unsubscribe` from others.
     """
 

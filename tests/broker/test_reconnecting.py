@@ -19,6 +19,7 @@ from tests.support.bus import Bus, kill_tree, running_bus, sbusd_environment, st
 from tests.support.event_loops import on_both_event_loops
 from tests.support.processes import worker_pids
 from tests.support.raw_client import RawClient
+from tests.support.threads import Task
 
 TIMEOUT_S = 20.0
 RETRY_S = 0.05
@@ -109,7 +110,7 @@ async def test_an_asynchronous_client_goes_on_while_its_other_tasks_wait(
 
     with anyio.fail_after(TIMEOUT_S):
         with bus_at(tmp_path) as bus:
-            connecting = sbus.connect(bus.address, reconnect=True)
+            connecting = sbus.connect(bus.address, losses="raise", reconnect=True)
             client = await connecting.__aenter__()
             await client.subscribe("a")
             await publish_and_sync(client, "before")
@@ -182,7 +183,7 @@ def test_a_wait_for_the_bus_takes_no_longer_than_the_timeout(tmp_path: Path) -> 
 
 def test_the_dot_dialect_knows_it_too(tmp_path: Path) -> None:
     with bus_at(tmp_path, "--dialect", "dot") as bus:
-        client = sbus.blocking.connect(bus.address, dialect="dot", reconnect=True)
+        client = sbus.blocking.connect(bus.address, losses="raise", dialect="dot", reconnect=True)
         client.subscribe("a.")
         client.sync(timeout_seconds=TIMEOUT_S)
         kill(bus)
@@ -191,6 +192,67 @@ def test_the_dot_dialect_knows_it_too(tmp_path: Path) -> None:
             client.receive(timeout_seconds=TIMEOUT_S)
         client.publish("a.b", "new")
         assert client.receive(timeout_seconds=TIMEOUT_S) == sbus.Message(b"a.b", b"new")
+
+
+# -- losses that are logged ------------------------------------------------------------------------
+
+
+def test_a_loop_outlives_the_bus_by_default(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also when nobody knows what has become of the last messages of this client."""
+    with bus_at(tmp_path) as bus:
+        client = sbus.blocking.connect(bus.address, reconnect=True)
+        client.subscribe("a")
+        client.sync(timeout_seconds=TIMEOUT_S)
+        publish(bus, b"a", b"before")
+        freeze(bus)
+        client.publish("b", "of unknown fate")
+        kill(bus)
+    payloads: list[bytes] = []
+
+    def iterate() -> None:
+        for message in client:
+            payloads.append(message.payload)
+            if message.payload == b"end":
+                break
+
+    with bus_at(tmp_path) as bus, client:
+        loop = Task(iterate)
+        while not loop.ends_within(RETRY_S):
+            publish(bus, b"a", b"end")
+        assert payloads == [b"before", b"end"]
+        with pytest.raises(sbus.MessagesUnconfirmed, match="1 published"):
+            client.sync(timeout_seconds=TIMEOUT_S)
+    assert {record.name for record in caplog.records} == {"sbus"}
+    unconfirmed, gap = (record.getMessage() for record in caplog.records)
+    assert "1 published messages are unconfirmed" in unconfirmed
+    assert f"the connection was lost and is back; messages may be missing: {GONE}" in gap
+
+
+@on_both_event_loops
+async def test_async_for_outlives_the_bus_by_default(tmp_path: Path) -> None:
+    with anyio.fail_after(TIMEOUT_S):
+        with bus_at(tmp_path) as bus:
+            connecting = sbus.connect(bus.address, reconnect=True)
+            client = await connecting.__aenter__()
+            await client.subscribe("a")
+            await client.sync()
+            kill(bus)
+        received: list[bytes] = []
+
+        async def iterate() -> None:
+            async for message in client:
+                received.append(message.payload)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(iterate)
+            with bus_at(tmp_path):
+                await client.publish("a", "after")
+                while not received:
+                    await client.sync()
+                await connecting.__aexit__(None, None, None)
+    assert received == [b"after"]
 
 
 # -- other ends ------------------------------------------------------------------------------------

@@ -289,6 +289,24 @@ class TestIteration:
                 call()
 
 
+class TestLoggedLosses:
+    def test_end_no_iteration(
+        self, fake: FakeBus, connect: Connect, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with connect(fake.address, losses="log") as bus:
+            fake.accept()
+            fake.send(b"CMSG !/lost\x002", b"MSG a\x001", b"CMSG !/lost\x005", b"CMSG !/lost\x001")
+            fake.send(b"CMSG !/error\0packets-lost 3 packets", b"MSG a\x002", b"CMSG !/lost\x00?")
+            seen = [next(bus), *bus.receive_many()]
+            assert seen == [Message(b"a", b"1"), Message(b"a", b"2")]
+            fake.send(b"MSG a\x003", ANSWER)
+            assert bus.receive_many() == [Message(b"a", b"3")]
+            with pytest.raises(PacketRefused, match="packets-lost"):
+                bus.sync()
+        logged = [record.getMessage() for record in caplog.records if record.name == "sbus"]
+        assert [text.split()[0] for text in logged] == ["3", "2", "6", "messages"]
+
+
 class TestDisconnection:
     def test_seen_while_publishing_has_the_reason_that_the_bus_gave(
         self, fake: FakeBus, bus: Bus
