@@ -38,7 +38,8 @@ def connect(
     `sbus`, and iteration goes on. For further options see `LinkOptions`. Leaving the block closes
     the connection.
 
-    Raises AddressError, ConfigurationError, and Disconnected when the bus refuses the connection.
+    Returns when the bus has answered. Raises AddressError, ConfigurationError, and Disconnected
+    when the bus refuses the connection.
     """
     return _connected(address, losses, options)
 

@@ -70,7 +70,8 @@ def connect(
     `sbus`, and iteration goes on. For further options see `LinkOptions`. Use it in a `with` block,
     or `close` it.
 
-    Raises AddressError, ConfigurationError, and Disconnected when the bus refuses the connection.
+    Returns when the bus has answered. Raises AddressError, ConfigurationError, and Disconnected
+    when the bus refuses the connection.
     """
     io = BlockingLink[Any](Link(address, losses, options))
     bus = Connection[Any](io)

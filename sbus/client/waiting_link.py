@@ -102,14 +102,13 @@ class WaitingLink(ABC, Generic[Item]):
     # -- sending -------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Connect, and greet the bus."""
+        """Connect, and greet the bus; returns when it has answered. Raises its refusal."""
         self.link.is_opening = True
         while not self.link.connect_nowait():
             await self.pause(CONNECT_RETRY_SECONDS)
         for packet in self.link.greetings:
             await self.send(packet)
-        if self.link.can_reconnect:
-            await self.ask(self.link.barrier)  # later, a refusal may concern a packet
+        await self.ask(self.link.barrier)
         self.link.is_opening = False
 
     async def send(self, packet: bytes, requests: Requests | None = None) -> int:

@@ -1,6 +1,7 @@
 """A bus of bare packets, and each client connected to it."""
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -21,13 +22,20 @@ def fake(tmp_path: Path) -> Iterator[FakeBus]:
 
 @pytest.fixture(params=["blocking", "trio", "asyncio"])
 def connect(request: pytest.FixtureRequest) -> Callable[..., blocking.Connection[Message]]:
-    """Connects with either client, by the names of the blocking one."""
+    """Connects with either client, by the names of the blocking one, to a bus that admits it."""
     clients = {
         "blocking": blocking.connect,
         "trio": partial(AsyncClient, "trio"),
         "asyncio": partial(AsyncClient, "asyncio"),
     }
-    return cast(Callable[..., blocking.Connection[Message]], clients[request.param])
+    client = cast(Callable[..., blocking.Connection[Message]], clients[request.param])
+
+    def connect(address: str, **options: object) -> blocking.Connection[Message]:
+        fake = FakeBus.at.get(address)
+        with fake.admitting() if fake else nullcontext():
+            return client(address, **options)
+
+    return connect
 
 
 @pytest.fixture

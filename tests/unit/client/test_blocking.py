@@ -18,7 +18,8 @@ TIMEOUT_S = 10.0
 
 @pytest.fixture
 def bus(fake: FakeBus) -> Bus:
-    bus = blocking.connect(fake.address)
+    with fake.admitting():
+        bus = blocking.connect(fake.address)
     assert fake.accept() == GREETING
     return bus
 

@@ -4,6 +4,7 @@ A call of the asynchronous client that is cancelled is one that has timed out.
 """
 
 import inspect
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -199,12 +200,20 @@ class TestTimeouts:
         assert fake.receive() == b"MSG a\0last"
 
     def test_end_a_wait_in_line(self, tmp_path: Path, connect: Connect) -> None:
-        with FakeBus(tmp_path) as fake:
-            waiting = [connect(fake.address) for _ in range(2)]
+        with FakeBus(tmp_path, admits=False) as fake:
+            waiting = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
+            for sock in waiting:
+                sock.connect(fake.address)
             with pytest.raises(TimeoutError):
                 connect(fake.address, timeout_seconds=SOON_S)
-            for bus in waiting:
-                bus.close()
+            for sock in waiting:
+                sock.close()
+
+    def test_end_a_wait_for_the_answer_of_a_bus_that_has_hung(
+        self, tmp_path: Path, connect: Connect
+    ) -> None:
+        with FakeBus(tmp_path, admits=False) as fake, pytest.raises(TimeoutError):
+            connect(fake.address, timeout_seconds=SOON_S)
 
     def test_take_what_is_there_first(self, fake: FakeBus, bus: Bus) -> None:
         fake.send(b"MSG a\x001")
@@ -236,7 +245,11 @@ class TestTimeouts:
 
 
 def test_a_timeout_of_the_blocking_client_says_how_long_it_was(fake: FakeBus) -> None:
-    with blocking.connect(fake.address) as bus, pytest.raises(TimeoutError, match=r"0\.05 s"):
+    with (
+        fake.admitting(),
+        blocking.connect(fake.address) as bus,
+        pytest.raises(TimeoutError, match=r"0\.05 s"),
+    ):
         bus.receive(timeout_seconds=SOON_S)
 
 

@@ -22,7 +22,7 @@ Client: TypeAlias = sbus.Connection[sbus.Message]
 
 @asynccontextmanager
 async def connected(fake: FakeBus) -> AsyncIterator[Client]:
-    with anyio.fail_after(TIMEOUT_S):
+    with anyio.fail_after(TIMEOUT_S), fake.admitting():
         async with sbus.connect(fake.address) as client:
             assert fake.accept() == GREETING
             yield client

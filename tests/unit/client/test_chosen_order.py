@@ -37,7 +37,7 @@ def test_requests_and_answers_are_refused_in_another_order(
 
 @pytest.mark.parametrize("block", list(BLOCKS.values()), ids=list(BLOCKS))
 def test_blocks_are_refused_in_another_order(fake: FakeBus, block: Blocks) -> None:
-    with blocking.connect(fake.address) as bus:
+    with fake.admitting(), blocking.connect(fake.address) as bus:
         fake.accept()
         bus.control("order/latest", b"ignored")
         fake.receive()
@@ -47,7 +47,7 @@ def test_blocks_are_refused_in_another_order(fake: FakeBus, block: Blocks) -> No
 
 
 def test_a_worker_group_is_refused_in_another_order(fake: FakeBus) -> None:
-    with blocking.connect(fake.address, sender=True) as bus:
+    with fake.admitting(), blocking.connect(fake.address, sender=True) as bus:
         fake.accept()
         assert fake.receive() == b"CMSG sender/on"
         bus.control("order/stack")

@@ -23,7 +23,7 @@ TIMEOUT_S = 10.0
 
 @asynccontextmanager
 async def connected(fake: FakeBus, **options: Unpack[LinkOptions]) -> AsyncIterator[Bus]:
-    with anyio.fail_after(TIMEOUT_S):
+    with anyio.fail_after(TIMEOUT_S), fake.admitting():
         async with sbus.connect(fake.address, **options) as bus:
             assert fake.accept() == GREETING
             yield bus

@@ -75,6 +75,7 @@ def test_the_end_of_the_bus_ends_it(fake: FakeBus, bus: Blocking) -> None:
 
 def test_there_is_none_in_the_dot_dialect(fake: FakeBus) -> None:
     with (
+        fake.admitting(),
         sbus.blocking.connect(fake.address, dialect="dot") as bus,
         pytest.raises(ConfigurationError, match="dot dialect has no control messages"),
     ):
@@ -88,9 +89,9 @@ async def test_several_tasks_may_ask(fake: FakeBus) -> None:
     async def ask(connection: sbus.Connection[sbus.Message]) -> None:
         connections.append((await connection.me()).user.connections)
 
-    async with sbus.connect(fake.address) as connection:
-        fake.accept()
-        with anyio.fail_after(5):
+    with fake.admitting(), anyio.fail_after(5):
+        async with sbus.connect(fake.address) as connection:
+            fake.accept()
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(ask, connection)
                 tasks.start_soon(ask, connection)

@@ -92,10 +92,8 @@ def test_a_connection_that_is_made_again_takes_its_name_again(
 ) -> None:
     opens: list[Bus] = []
     opening = Task(lambda: opens.append(connect(fake.address, reconnect=True)))
-    fake.accept_silent()
-    fake.answer(GREETING)
-    fake.answer(WHOAMI, ANSWER)
     opening.join()
+    assert fake.accept() == GREETING
     with opens[0] as bus:
         joins = Task(lambda: bus.join("ann"))
         fake.answer(b"CMSG !/join\0ann", b"CMSG !/join\0ann")
@@ -116,7 +114,7 @@ def test_a_watch_asks_about_a_gap_until_it_has_the_list(fake: FakeBus) -> None:
     asked = b"CMSG !/members\x001/*"
     changes: list[MemberChange] = []
     watches: list[MemberWatch] = []
-    with blocking.connect(fake.address) as bus, ExitStack() as stack:
+    with fake.admitting(), blocking.connect(fake.address) as bus, ExitStack() as stack:
 
         def receive() -> None:
             changes.append(watches[0].receive(timeout_seconds=TIMEOUT_S))

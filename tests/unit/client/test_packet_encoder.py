@@ -75,7 +75,7 @@ def test_the_dot_dialect_has_no_control_messages() -> None:
 
 
 def test_a_hint_names_the_line_of_the_program(fake: FakeBus) -> None:
-    with sbus.blocking.connect(fake.address) as bus:
+    with fake.admitting(), sbus.blocking.connect(fake.address) as bus:
         with pytest.warns(PatternWarning, match=r"'a/#'") as caught:
             bus.subscribe("a/#")
         assert caught[0].filename == __file__

@@ -155,7 +155,7 @@ def test_a_refused_join_takes_no_subscription_of_a_service_away(fake: FakeBus) -
         with bus.last_values("a", timeout_seconds=10):
             raise AssertionError("the block does not begin")
 
-    with blocking.connect(fake.address) as bus:
+    with fake.admitting(), blocking.connect(fake.address) as bus:
         fake.accept()
         bus.subscribe("last-values/a")
         assert fake.receive() == b"SUB last-values/a"
