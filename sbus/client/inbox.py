@@ -106,7 +106,7 @@ class Inbox(Generic[Item]):
 
     @property
     def has_room(self) -> bool:
-        return self.own.has_room or self.routes.are_shared
+        return self.own.has_room or self.routes.never_wait
 
     @property
     def ended(self) -> bool:

@@ -321,7 +321,7 @@ class Link(Generic[Item]):
             return False
         messages_max, bytes_max = packets_max, self.queue_bytes_max
         # A lost connection waits for one reply, for which there is always room.
-        if not (self.is_lost or inbox.routes.are_shared):
+        if not (self.is_lost or inbox.routes.never_wait):
             messages_max, bytes_max = inbox.own.room
         packets, odd_bytes = self._reader.read(self.sock, min(packets_max, messages_max), bytes_max)
         left = iter(packets)

@@ -2,8 +2,9 @@
 
 The bus sends a message once to a connection, however many of its patterns match. As long as there
 are no subscription objects, all messages go to the connection's own queue, and reading stops when
-that is full. Once there has been one, a message goes to each queue that has a pattern for it. Then
-one reader must not make others wait, so reading goes on, and a full queue loses messages.
+that is full. Once there has been one, a message goes to each queue that has a pattern for it. While
+there is one, its reader and the others must not make each other wait, so reading goes on, and a
+full queue loses messages.
 """
 
 import re
@@ -63,6 +64,11 @@ class Routes:
         self._subscriptions[id(queue)] = opened
         self.are_shared = True
 
+    @property
+    def never_wait(self) -> bool:
+        """Reading goes on when a queue is full, as there is a subscription object."""
+        return bool(self._subscriptions)
+
     def close(self, queue: Queue) -> None:
         """No more go there."""
         self._subscriptions.pop(id(queue), None)
@@ -92,7 +98,8 @@ class Routes:
             self._own_matches = compile_patterns(self._own_patterns, self._dialect)
         shown = self.shown(message)
         if self._own_matches(message.key):
-            self._own.add_or_drop(shown)
+            add = self._own.add_or_drop if self.never_wait else self._own.add
+            add(shown)
         for _, matches, queue, with_senders in self._subscriptions.values():
             if matches(message.key):
                 queue.add_or_drop(message if with_senders else shown)
