@@ -99,7 +99,9 @@ def __getattr__(name: str) -> object:
         return importlib.import_module("sbus.blocking")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    value: object = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value  # it is looked for here no more
+    return value
 
 
 def __dir__() -> list[str]:

@@ -16,6 +16,12 @@ def test_every_public_name_can_be_imported(name: str) -> None:
     assert name in dir(sbus)
 
 
+@pytest.mark.parametrize("name", sbus.__all__)
+def test_a_name_is_loaded_once(name: str) -> None:
+    """From then on it is an attribute, which costs no call."""
+    assert vars(sbus).get(name, getattr(sbus, name)) is vars(sbus)[name]
+
+
 def test_other_names_cannot_be_imported() -> None:
     with pytest.raises(AttributeError, match="nonsense"):
         sbus.nonsense  # noqa: B018 (looking it up is the test)
