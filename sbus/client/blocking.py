@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 from sbus.client import connection
-from sbus.client.blocking_link import Block, BlockingLink
+from sbus.client.blocking_link import NOTHING_CAME, Block, BlockingLink
 from sbus.client.blocking_streams import (
     MemberWatch,
     Receiving,
@@ -195,7 +195,8 @@ class Connection(Receiving[Item]):
 
         Raises the same as `receive`; a loss after other messages is raised by the next call.
         """
-        return self._io.run(self._io.take_many(self._link.inbox.own, limit), timeout_seconds)
+        taking = self._io.take_many(self._link.inbox.own, limit)
+        return self._io.run(taking, timeout_seconds, NOTHING_CAME)
 
     def subscription(
         self, pattern: bytes | str, *more: bytes | str, timeout_seconds: float | None = None

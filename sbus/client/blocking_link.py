@@ -18,6 +18,9 @@ from sbus.client.link import READ_PACKETS_MAX, Link
 from sbus.client.message_queue import Item, MessageQueue
 from sbus.client.waiting_link import WaitingLink
 
+NO_ANSWER = "the bus gave no answer"
+NOTHING_CAME = "nothing came"
+"""What has not happened when a call gives up."""
 T = TypeVar("T")
 Opened = TypeVar("Opened")
 
@@ -25,9 +28,16 @@ Opened = TypeVar("Opened")
 class Deadline:
     """The moment when a call gives up, if ever."""
 
-    def __init__(self, timeout_seconds: float | None) -> None:
+    def __init__(self, timeout_seconds: float | None, missing: str = NO_ANSWER) -> None:
         self._timeout_seconds = timeout_seconds
+        self._missing = missing
         self._at = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+
+    def or_after(self, seconds: float) -> "Deadline":
+        """This one, or that after so many seconds if it is earlier."""
+        left_ms = self.left_ms()
+        is_earlier = left_ms is not None and left_ms <= seconds * 1000
+        return self if is_earlier else Deadline(seconds, self._missing)
 
     def left_ms(self) -> float | None:
         """The time that is left, at least 0; None without a timeout."""
@@ -42,7 +52,7 @@ class Deadline:
             self.expire()
 
     def expire(self) -> NoReturn:
-        raise TimeoutError(f"the bus gave no answer within {self._timeout_seconds} s")
+        raise TimeoutError(f"{self._missing} within {self._timeout_seconds} s")
 
 
 class _Call:
@@ -91,11 +101,17 @@ class BlockingLink(WaitingLink[Item]):
 
     # -- calls ---------------------------------------------------------------------------------
 
-    def run(self, call: Coroutine[Any, Any, T], timeout_seconds: float | None = None) -> T:
-        """What this coroutine above this link returns. Raises TimeoutError."""
+    def run(
+        self,
+        call: Coroutine[Any, Any, T],
+        timeout_seconds: float | None = None,
+        missing: str = NO_ANSWER,
+    ) -> T:
+        """What this coroutine above this link returns. Raises TimeoutError, which says what is
+        `missing`."""
         try:
             with self.call:
-                before, self._deadline = self._deadline, Deadline(timeout_seconds)
+                before, self._deadline = self._deadline, Deadline(timeout_seconds, missing)
                 try:
                     call.send(None)
                 except StopIteration as end:
@@ -118,7 +134,9 @@ class BlockingLink(WaitingLink[Item]):
         """Take an item, without the cost of a coroutine if one waits."""
         with self.call:
             item = self.link.inbox.take(queue)
-        return self.run(self.take(queue), timeout_seconds) if item is None else item
+        if item is not None:
+            return item
+        return self.run(self.take(queue), timeout_seconds, NOTHING_CAME)
 
     # -- the way of waiting --------------------------------------------------------------------
 
@@ -126,7 +144,7 @@ class BlockingLink(WaitingLink[Item]):
     def limit(self, seconds: float | None) -> Iterator[None]:
         before = self._deadline
         if seconds is not None:
-            self._deadline = Deadline(seconds)
+            self._deadline = before.or_after(seconds)
         try:
             yield
         finally:
@@ -134,8 +152,15 @@ class BlockingLink(WaitingLink[Item]):
 
     @contextmanager
     def give_up_after(self, seconds: float, *, shield: bool = False) -> Iterator[None]:
-        with suppress(TimeoutError), self.limit(seconds):
-            yield
+        """A call that has a timeout takes no longer than that, with `shield` neither: then only
+        what needs no wait is done."""
+        before = self._deadline
+        with self.limit(seconds):
+            try:
+                yield
+            except TimeoutError:
+                if self._deadline is before and not shield:
+                    raise
 
     async def checkpoint(self) -> None:
         """There are no other tasks."""

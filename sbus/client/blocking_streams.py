@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Any, Generic, Self, TypeVar
 
 from sbus.client import member_watch, request_reply, subscription, worker_group
-from sbus.client.blocking_link import BlockingLink
+from sbus.client.blocking_link import NOTHING_CAME, BlockingLink
 from sbus.client.message_queue import Item
 from sbus.errors import Disconnected
 from sbus.protocol.presence import Member, MemberChange
@@ -55,7 +55,7 @@ class Subscription(Receiving[Item]):
         self, limit: int = 1024, *, timeout_seconds: float | None = None
     ) -> list[Item]:
         """Up to `limit` (at least 1) messages; waits until there is one."""
-        return self._io.run(self._io.take_many(self._queue, limit), timeout_seconds)
+        return self._io.run(self._io.take_many(self._queue, limit), timeout_seconds, NOTHING_CAME)
 
 
 class Request:
@@ -92,7 +92,9 @@ class RequestStream(Receiving[Request]):
 
     def receive(self, *, timeout_seconds: float | None = None) -> Request:
         """The next request. Messages that are none are passed over."""
-        return Request(self._io, self._io.run(self._stream.receive(), timeout_seconds))
+        return Request(
+            self._io, self._io.run(self._stream.receive(), timeout_seconds, NOTHING_CAME)
+        )
 
 
 class MemberWatch(Receiving[MemberChange]):
@@ -112,7 +114,7 @@ class MemberWatch(Receiving[MemberChange]):
 
     def receive(self, *, timeout_seconds: float | None = None) -> MemberChange:
         """The next change."""
-        return self._io.run(self._watch.receive(), timeout_seconds)
+        return self._io.run(self._watch.receive(), timeout_seconds, NOTHING_CAME)
 
 
 class Job:
@@ -144,4 +146,4 @@ class WorkerGroup(Receiving[Job]):
 
     def receive(self, *, timeout_seconds: float | None = None) -> Job:
         """The next job, which is this member's until it is `done`."""
-        return Job(self._io, self._io.run(self._group.receive(), timeout_seconds))
+        return Job(self._io, self._io.run(self._group.receive(), timeout_seconds, NOTHING_CAME))

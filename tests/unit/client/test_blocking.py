@@ -2,6 +2,7 @@
 
 import select
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeAlias
 
 import pytest
@@ -14,6 +15,7 @@ from tests.unit.client.fake_bus import ANSWER, GREETING, WHOAMI, FakeBus
 
 Bus: TypeAlias = blocking.Connection[Message]
 TIMEOUT_S = 10.0
+SOON_S = 0.05
 
 
 @pytest.fixture
@@ -85,6 +87,52 @@ class TestClosing:
     def test_twice_is_fine(self, bus: Bus) -> None:
         bus.close()
         bus.close()
+
+
+class TestTimeout:
+    """Of a call whose own limits would be longer."""
+
+    @pytest.fixture(autouse=True)
+    def _long_limits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("sbus.client.waiting_link.REASON_SECONDS_MAX", 10 * TIMEOUT_S)
+
+    def test_ends_the_wait_for_the_reason_of_the_end(self, fake: FakeBus, bus: Bus) -> None:
+        assert fake.client is not None
+        fake.client.shutdown(0)  # SHUT_RD, and the reason does not come
+        with bus, pytest.raises(TimeoutError):
+            bus.publish("a", timeout_seconds=SOON_S)
+
+    def test_ends_the_wait_at_the_end_of_a_block(self, fake: FakeBus, bus: Bus) -> None:
+        """For room to unsubscribe."""
+
+        def subscribe() -> None:
+            with bus.subscription("a", timeout_seconds=10 * SOON_S):
+                raise AssertionError("the bus has not answered")
+
+        task = Task(subscribe)
+        assert [fake.receive(), fake.receive()] == [b"SUB a", WHOAMI]
+        with suppress(BlockingIOError):
+            while True:
+                bus._link.sock.send(bytes(1_000))
+        with pytest.raises(TimeoutError):
+            task.join(TIMEOUT_S)
+        bus.close()
+
+    def test_of_a_block_in_time_leaves_it_its_own_limits(
+        self, fake: FakeBus, bus: Bus, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("sbus.client.waiting_link.REASON_SECONDS_MAX", SOON_S)
+        fake.send(ANSWER)
+        with bus, bus.subscription("a", timeout_seconds=TIMEOUT_S), suppress(BlockingIOError):
+            while True:
+                bus._link.sock.send(bytes(1_000))
+
+    def test_on_a_quiet_bus_does_not_blame_the_bus(self, bus: Bus) -> None:
+        with bus:
+            with pytest.raises(TimeoutError, match=r"nothing came within 0\.05 s"):
+                bus.receive(timeout_seconds=SOON_S)
+            with pytest.raises(TimeoutError, match=r"the bus gave no answer within 0\.05 s"):
+                bus.sync(timeout_seconds=SOON_S)
 
 
 def test_two_threads_at_a_time_are_an_error(fake: FakeBus, bus: Bus) -> None:
