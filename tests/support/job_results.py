@@ -26,3 +26,8 @@ def keyed(rows: Sequence[tuple[Any, ...]], length: int) -> dict[Any, Any]:
     found = {row[:length]: row[length:] for row in rows}
     assert len(found) == len(rows)
     return found
+
+
+GAP_COLUMNS = ("recorder", "incarnation", "offset", "timestamp", "lost")
+LOSS_COLUMNS = ("recorder", "incarnation", "start", "gaps", "lost", "unknown")
+"""As the oracles have them."""

@@ -131,6 +131,7 @@ def _numbered(table: pa.Table, identity: RecorderIdentity, schema: pa.Schema) ->
     rows = table.num_rows
     known = {
         "recorder": pa.repeat(identity.recorder, rows),
+        "incarnation": pa.repeat("0" * 16, rows),
         "host": pa.repeat(identity.host, rows),
         "bus": pa.repeat(identity.bus, rows),
         "offset": pa.array(np.arange(rows)),

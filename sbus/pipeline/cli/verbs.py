@@ -89,7 +89,7 @@ def slow_consumers(run: JobRun) -> None:
     """Who does not keep up: growing backlogs, discarded messages, held publishers."""
     from sbus.pipeline.jobs.clients import slow_consumers
 
-    run.answer(slow_consumers, "clients")
+    run.answer(slow_consumers, "clients", hidden=("incarnation",))
 
 
 @click.command()
@@ -145,9 +145,9 @@ def gaps(run: JobRun, each: bool, **options: Any) -> None:
     from sbus.pipeline.jobs.gaps import gaps, losses
 
     if each:
-        run.answer(gaps, "messages")
+        run.answer(gaps, "messages", hidden=("incarnation",))
     else:
-        run.answer(losses, "messages", hidden=("start",), **options)
+        run.answer(losses, "messages", hidden=("incarnation", "start"), **options)
 
 
 @click.command()

@@ -8,8 +8,10 @@ are its last and first, even if a clock was set back.
     growth = highest - (lowest if it was there at the recorder's first snapshot, else 0)
 
 A client is identified by its number and the time it connected, because a bus that is restarted
-reuses the numbers. Snapshots without counts, from a worker that did not answer, are ignored. A
-client that came and left between two snapshots is in none of them.
+reuses the numbers. If a recording was deleted and begun anew while it was connected, each of the
+two counts for itself, because what happened in between is in neither. Snapshots without counts,
+from a worker that did not answer, are ignored. A client that came and left between two snapshots is
+in none of them.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -18,8 +20,8 @@ from pyspark.sql.window import Window
 
 from sbus.pipeline.jobs import columns
 
-CLIENT = ("recorder", "client", "connected_at")
-"""Identifies a client among those of all buses and times."""
+CLIENT = (*columns.RECORDING, "client", "connected_at")
+"""Identifies a client of a recording among those of all buses and times."""
 CONNECTED_EVENT = "client-connected"
 COUNTERS = ("delivered", "delivered_bytes", "discarded", "refused")
 PROGRAMS_MAX = 20
@@ -27,8 +29,8 @@ PROGRAMS_MAX = 20
 
 
 def slow_consumers(clients: DataFrame) -> DataFrame:
-    """recorder, client, connected_at, host, uid, pid, program, snapshots, since, until (the times
-    of its first and last snapshot), delivered, discarded (both since recording began),
+    """recorder, incarnation, client, connected_at, host, uid, pid, program, snapshots, since, until
+    (the times of its first and last snapshot), delivered, discarded (both since recording began),
     backlog_mean, backlog_max, backlog_last, backlog_bytes_max, backlog_growth (messages per
     second), stalled_share (of snapshots, 0 to 1), soft, hard (its last policies): clients with
     discarded messages, held publishers or a backlog. The most discarded first.
@@ -107,15 +109,15 @@ def _measured(clients: DataFrame) -> DataFrame:
         )
     )
     return by_client.groupBy("host", "uid").agg(
-        F.count("*").alias("measured"),
+        F.count_distinct("recorder", "client", "connected_at").alias("measured"),
         *(F.sum(counter).alias(counter) for counter in COUNTERS),
         F.max("backlog_max").alias("backlog_max"),
     )
 
 
 def answered(clients: DataFrame) -> DataFrame:
-    """The snapshots that have counts, with `recorded_since`, the time of their recorder's first."""
-    whole = Window.partitionBy("recorder")
+    """The snapshots that have counts; `recorded_since` is the time of their recording's first."""
+    whole = Window.partitionBy(*columns.RECORDING)
     return clients.where(F.col("messages_in").isNotNull()).withColumn(
         "recorded_since", F.min("timestamp").over(whole)
     )

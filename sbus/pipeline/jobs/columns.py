@@ -8,6 +8,8 @@ from pyspark.sql import functions as F
 
 SECOND_US = 1_000_000
 SEPARATOR = "/"
+RECORDING = ("recorder", "incarnation")
+"""Identify a recording: within one, offsets are unique and give the order of rows."""
 
 
 def is_message() -> Column:

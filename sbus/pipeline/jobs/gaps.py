@@ -10,21 +10,23 @@ from sbus.pipeline.jobs import columns
 
 
 def gaps(messages: DataFrame) -> DataFrame:
-    """recorder, host, offset, timestamp, lost (null: unknown): each gap, by recorder and offset."""
+    """recorder, incarnation, host, offset, timestamp, lost (null: unknown): each gap, by recording
+    and offset."""
     return (
         messages.where(columns.is_gap())
-        .select("recorder", "host", "offset", "timestamp", "lost")
-        .orderBy("recorder", "offset")
+        .select(*columns.RECORDING, "host", "offset", "timestamp", "lost")
+        .orderBy(*columns.RECORDING, "offset")
     )
 
 
 def losses(messages: DataFrame, *, window_seconds: float = 60.0) -> DataFrame:
-    """recorder, start, since, until, gaps, lost, unknown: for each window with gaps the time of the
-    last row before the first of them (null: there is none) and that of the last, their number, the
-    number of messages lost, and the number of gaps that do not know it."""
+    """recorder, incarnation, start, since, until, gaps, lost, unknown: for each recording's window
+    with gaps the time of the last row before the first of them (null: there is none) and that of
+    the last, their number, the number of messages lost, and the number of gaps that do not know
+    it."""
     found = (
         messages.where(columns.is_gap())
-        .groupBy("recorder", columns.window_start(window_seconds).alias("start"))
+        .groupBy(*columns.RECORDING, columns.window_start(window_seconds).alias("start"))
         .agg(
             (F.min("offset") - 1).alias("offset"),
             F.max("timestamp").alias("until"),
@@ -33,7 +35,7 @@ def losses(messages: DataFrame, *, window_seconds: float = 60.0) -> DataFrame:
             F.count_if(F.col("lost").isNull()).alias("unknown"),
         )
     )
-    row_before = ["recorder", "offset"]
+    row_before = [*columns.RECORDING, "offset"]
     before = (
         messages.join(F.broadcast(found.select(*row_before)), row_before)
         .groupBy(*row_before)
@@ -41,6 +43,6 @@ def losses(messages: DataFrame, *, window_seconds: float = 60.0) -> DataFrame:
     )
     return (
         found.join(before, row_before, "left")
-        .select("recorder", "start", "since", "until", "gaps", "lost", "unknown")
-        .orderBy("start", "recorder")
+        .select(*columns.RECORDING, "start", "since", "until", "gaps", "lost", "unknown")
+        .orderBy("start", "recorder", "until")
     )

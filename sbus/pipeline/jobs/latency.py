@@ -50,11 +50,11 @@ def broker_latency(events: DataFrame) -> DataFrame:
 
     A running broker's counts only grow. Where they decrease, it was restarted and counts from 0.
     """
-    in_order = Window.partitionBy("recorder").orderBy("offset")
+    in_order = Window.partitionBy(*columns.RECORDING).orderBy("offset")
     found = (
         events.where(F.col("event") == STATS_EVENT)
-        .select("recorder", "offset", F.from_json("fields", HISTOGRAM).alias("read"))
-        .select("recorder", "offset", "read.latency.bounds_us", "read.latency.counts")
+        .select(*columns.RECORDING, "offset", F.from_json("fields", HISTOGRAM).alias("read"))
+        .select(*columns.RECORDING, "offset", "read.latency.bounds_us", "read.latency.counts")
         .where(F.size("counts") == F.size("bounds_us") + 1)
         .withColumn("before", F.lag("counts").over(in_order))
         .where(F.size("before") == F.size("counts"))

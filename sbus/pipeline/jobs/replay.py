@@ -1,6 +1,6 @@
 """Publishes recorded messages onto a bus again.
 
-Messages of one recorder keep their order; those of several are merged by time. Intervals are as
+Messages of one recording keep their order; those of several are merged by time. Intervals are as
 recorded, divided by `speed`. Where a clock was set back, a message that seems older than the one
 before it follows immediately.
 
@@ -32,11 +32,11 @@ class Recorded(NamedTuple):
 
 def recorded(messages: DataFrame) -> DataFrame:
     """key, value, due_us of the messages to publish, in that order."""
-    so_far = Window.partitionBy("recorder").orderBy("offset")
+    so_far = Window.partitionBy(*columns.RECORDING).orderBy("offset")
     return (
         messages.where(columns.is_message() & ~is_probe() & ~F.col("key").startswith("!"))
         .withColumn("due_us", F.max(F.unix_micros("timestamp")).over(so_far))
-        .orderBy("due_us", "recorder", "offset")
+        .orderBy("due_us", *columns.RECORDING, "offset")
         .select("key", "value", "due_us")
     )
 

@@ -58,7 +58,8 @@ class Facts:
     slow: Rows
     slow_count: int
     backlogs: Rows
-    """recorder, client, connected_at, start, backlog (the largest in a window) of slow clients."""
+    """recorder, incarnation, client, connected_at, start, backlog (the largest in a window) of slow
+    clients."""
     latency: Rows
     broker_latency: Rows
     losses: Rows
@@ -242,13 +243,14 @@ def _backlogs(clients: DataFrame, slow: Rows, window_seconds: float) -> Rows:
 
 
 def joined_losses(by_window: Rows, window_seconds: float) -> Rows:
-    """What a recorder missed in neighbouring windows is one loss."""
+    """What a recording misses in neighbouring windows is one loss."""
     found: Rows = []
-    latest: dict[str, Row] = {}
+    latest: dict[tuple[str, str], Row] = {}
     for row in by_window:
-        loss = latest.get(row["recorder"])
+        recording = row["recorder"], row["incarnation"]
+        loss = latest.get(recording)
         if loss is None or loss["start"] + timedelta(seconds=window_seconds) < row["start"]:
-            loss = latest[row["recorder"]] = {**row, "since": row["since"] or row["until"]}
+            loss = latest[recording] = {**row, "since": row["since"] or row["until"]}
             found.append(loss)
         else:
             loss |= {"start": row["start"], "until": row["until"]}

@@ -15,6 +15,7 @@ from bokeh.models.ranges import DataRange1d
 from bokeh.models.renderers import GlyphRenderer
 from bokeh.plotting import figure
 
+from sbus.pipeline.jobs.clients import CLIENT
 from sbus.pipeline.report.facts import Facts, Row, Rows, most_unusual, worst_by_start
 from sbus.protocol.text import one_line
 
@@ -142,9 +143,9 @@ def latency(facts: Facts) -> Plot:
 def backlogs(facts: Facts) -> Plot:
     title = "Messages waiting for the slowest clients"
     plot = _plot_over_time("slow-0", title, 300, "messages in backlog")
-    by_client = _grouped(facts.backlogs, "recorder", "client", "connected_at")
+    by_client = _grouped(facts.backlogs, *CLIENT)
     for place, row in enumerate(facts.slow[: len(COLOURS)]):
-        found = by_client[row["recorder"], row["client"], row["connected_at"]]
+        found = by_client[tuple(row[name] for name in CLIENT)]
         name = _plain(f"{row['program'] or 'client'} ({row['client']})")
         _add_line(plot, found, "backlog", name, COLOURS[place], "@value{0,0}")
     return plot

@@ -25,6 +25,7 @@ class Message(NamedTuple):
     size: int
     time_us: int
     recorder: str
+    incarnation: str
     host: str
     offset: int
     client: int | None
@@ -112,21 +113,65 @@ def deliveries(messages: Iterable[Message], depth: int) -> dict[str, Any]:
     return found
 
 
-def gaps(messages: Iterable[Message]) -> list[tuple[str, int, int, int | None]]:
-    """recorder, offset, time, lost."""
-    found = [(m.recorder, m.offset, m.time_us, m.lost) for m in messages if m.kind == "GAP"]
-    return sorted(found, key=lambda row: row[:2])
+def gaps(messages: Iterable[Message]) -> list[tuple[str, str, int, int, int | None]]:
+    """recorder, incarnation, offset, time, lost."""
+    found = [
+        (m.recorder, m.incarnation, m.offset, m.time_us, m.lost)
+        for m in messages
+        if m.kind == "GAP"
+    ]
+    return sorted(found, key=lambda row: row[:3])
 
 
 def losses(messages: Iterable[Message], window_us: int) -> dict[Any, Any]:
-    """(recorder, window's start): gaps, lost, unknown."""
+    """(recorder, incarnation, window's start): gaps, lost, unknown."""
     groups = defaultdict(list)
-    for recorder, _, time_us, lost in gaps(messages):
-        groups[recorder, time_us // window_us * window_us].append(lost)
+    for recorder, incarnation, _, time_us, lost in gaps(messages):
+        groups[recorder, incarnation, time_us // window_us * window_us].append(lost)
     return {
         key: (len(found), sum(lost or 0 for lost in found), found.count(None))
         for key, found in groups.items()
     }
+
+
+def row_before(messages: Iterable[Message], window_us: int) -> dict[Any, int | None]:
+    """(recorder, incarnation, window's start): the time of the row before the window's first
+    gap."""
+    times = {(m.recorder, m.incarnation, m.offset): m.time_us for m in messages}
+    found: dict[Any, int | None] = {}
+    for recorder, incarnation, offset, time_us, _ in gaps(messages):
+        window = recorder, incarnation, time_us // window_us * window_us
+        found.setdefault(window, times.get((recorder, incarnation, offset - 1)))
+    return found
+
+
+def replayed(messages: Iterable[Message]) -> list[tuple[str, int]]:
+    """Incarnation and offset of what is published, in that order."""
+    due: dict[Any, int] = {}
+    found = []
+    for m in sorted(said(messages), key=lambda m: (m.recorder, m.incarnation, m.offset)):
+        if m.key.startswith("!") or m.key == f"sbus/probe/{m.recorder}":
+            continue
+        recording = m.recorder, m.incarnation
+        due[recording] = max(m.time_us, due.get(recording, m.time_us))
+        found.append((due[recording], *recording, m.offset))
+    return [(incarnation, offset) for _, _, incarnation, offset in sorted(found)]
+
+
+def broker_latency(
+    histograms: Iterable[tuple[str, str, int, list[int]]],
+) -> dict[str, list[int]]:
+    """recorder: deliveries by place in the histogram; of recorder, incarnation, offset, counts."""
+    before: dict[Any, list[int]] = {}
+    found: dict[str, list[int]] = defaultdict(lambda: [0] * len(next(iter(before.values()))))
+    for recorder, incarnation, _, now in sorted(histograms):
+        then = before.get((recorder, incarnation), now)
+        if any(map(int.__lt__, now, then)):
+            then = [0] * len(now)
+        before[recorder, incarnation] = now
+        sums = zip(found[recorder], now, then, strict=True)
+        found[recorder] = [so_far + after - earlier for so_far, after, earlier in sums]
+    return found
 
 
 def senders(messages: Iterable[Message], depth: int) -> dict[Any, int]:
@@ -236,17 +281,18 @@ def anomalies(
 
 
 def growth(snapshots: Sequence[dict[str, Any]]) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """(recorder, client, connected_at): its snapshots, and by how much its counters grew."""
+    """(recorder, incarnation, client, connected_at): its snapshots, and by how much its counters
+    grew."""
     counted = [row for row in snapshots if row["messages_in"] is not None]
-    began: dict[str, Any] = {}
-    for row in counted:
-        began[row["recorder"]] = min(row["timestamp"], began.get(row["recorder"], row["timestamp"]))
+    began: dict[Any, Any] = {}
     groups = defaultdict(list)
     for row in counted:
-        groups[row["recorder"], row["client"], row["connected_at"]].append(row)
+        recording = row["recorder"], row["incarnation"]
+        began[recording] = min(row["timestamp"], began.get(recording, row["timestamp"]))
+        groups[*recording, row["client"], row["connected_at"]].append(row)
     found = {}
     for who, own in groups.items():
-        was_there = who[2] < began[who[0]]
+        was_there = who[3] < began[who[:2]]
         found[who] = {
             "rows": sorted(own, key=lambda row: int(row["offset"])),
             **{

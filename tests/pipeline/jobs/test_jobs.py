@@ -19,7 +19,7 @@ from sbus.pipeline.jobs.latency import broker_latency, latency
 from sbus.pipeline.jobs.traffic import hot_keys, traffic
 from tests.pipeline.jobs import oracles
 from tests.pipeline.jobs.oracles import Message
-from tests.support.job_results import answer, keyed
+from tests.support.job_results import GAP_COLUMNS, LOSS_COLUMNS, answer, keyed
 from tests.support.recordings import BOUNDS_US, Tables, generate
 
 MINUTE_US = 60_000_000
@@ -92,13 +92,10 @@ def test_gaps(recorded: Recorded) -> None:
     expected = oracles.gaps(recorded.rows)
     assert len(expected) > 10
     assert None in [lost for *_, lost in expected]
-    found = answer(gaps(recorded.messages), "recorder", "offset", "timestamp", "lost")
+    found = answer(gaps(recorded.messages), *GAP_COLUMNS)
     assert found == expected
-    found = answer(
-        losses(recorded.messages, window_seconds=600),
-        *("recorder", "start", "gaps", "lost", "unknown"),
-    )
-    assert keyed(found, 2) == oracles.losses(recorded.rows, 10 * MINUTE_US)
+    found = answer(losses(recorded.messages, window_seconds=600), *LOSS_COLUMNS)
+    assert keyed(found, 3) == oracles.losses(recorded.rows, 10 * MINUTE_US)
 
 
 def test_latency_of_probes(recorded: Recorded) -> None:
@@ -176,7 +173,8 @@ def test_users(recorded: Recorded) -> None:
 
 def test_slow_consumers(recorded: Recorded) -> None:
     expected = {}
-    for (recorder, client, _), grown in oracles.growth(recorded.tables.clients.to_pylist()).items():
+    grown_by = oracles.growth(recorded.tables.clients.to_pylist())
+    for (recorder, _, client, _), grown in grown_by.items():
         rows = grown["rows"]
         backlogs = [row["backlog"] for row in rows]
         stalled = [row["stalled"] for row in rows]
