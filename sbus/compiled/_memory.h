@@ -31,6 +31,7 @@ enum { /* places in a copy of the control words */
     SLEEPING = 7,
     WAITING = 8,
     LAST_PLACE = 10,
+    LOG_LOW = 11,
     WORKER_WORDS = 16,
 };
 enum { /* places in the words of one worker */
@@ -190,7 +191,6 @@ typedef struct {
     size_t slots_words;  /* without that room */
     unsigned char *log;
     uint64_t log_bytes;
-    uint64_t low; /* a low-water mark that was true once, so it still is a bound */
     int eventfds[WORKERS_MAX];
 } Memory;
 
@@ -288,11 +288,11 @@ low_water_mark(const Memory *memory, uint64_t *words)
 }
 
 static bool
-has_room(Memory *memory, uint64_t *words, uint64_t end)
+has_room(const Memory *memory, uint64_t *words, uint64_t end)
 {
-    if (end - memory->low > memory->log_bytes)
-        memory->low = low_water_mark(memory, words);
-    return end - memory->low <= memory->log_bytes;
+    if (end - words[LOG_LOW] > memory->log_bytes)
+        store(&words[LOG_LOW], low_water_mark(memory, words));
+    return end - words[LOG_LOW] <= memory->log_bytes;
 }
 
 /* The words of a user's share of the log for one worker. */
@@ -382,7 +382,7 @@ destine(const Memory *memory, uint64_t *words, const BlockHeader *header, uint64
 /* Where a block of this size goes, after a skip to the start of the ring if need be; false when
  * there is no room. */
 static bool
-find_place(Memory *memory, uint64_t *words, uint64_t size, uint64_t *head)
+find_place(const Memory *memory, uint64_t *words, uint64_t size, uint64_t *head)
 {
     uint64_t place = words[LOG_HEAD] % memory->log_bytes;
     uint64_t skip = place + size > memory->log_bytes ? memory->log_bytes - place : 0;
@@ -399,7 +399,7 @@ find_place(Memory *memory, uint64_t *words, uint64_t size, uint64_t *head)
 /* Share how far this worker has walked; returns the workers to wake. Only for a worker that has
  * walked everything. */
 static uint64_t
-share_cursor(Memory *memory, uint64_t *words, uint64_t cursor, uint64_t window,
+share_cursor(const Memory *memory, uint64_t *words, uint64_t cursor, uint64_t window,
              uint64_t entry_bytes)
 {
     uint64_t *own = worker_words(words, memory->worker), woken = own[LOG_WAITERS];
@@ -418,8 +418,8 @@ share_cursor(Memory *memory, uint64_t *words, uint64_t cursor, uint64_t window,
     }
     if (!words[WAITING])
         return woken;
-    memory->low = low_water_mark(memory, words);
-    if (words[LOG_HEAD] - memory->low > memory->log_bytes - memory->log_bytes / 4)
+    store(&words[LOG_LOW], low_water_mark(memory, words));
+    if (words[LOG_HEAD] - words[LOG_LOW] > memory->log_bytes - memory->log_bytes / 4)
         return woken;
     woken |= words[WAITING];
     store(&words[WAITING], 0);

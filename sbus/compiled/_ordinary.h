@@ -627,7 +627,7 @@ static bool
 append(OrdinaryStep *step, uint64_t *words, const SessionRecord *session, size_t *count,
        uint64_t *woken, uint64_t place)
 {
-    Memory *memory = &step->memory;
+    const Memory *memory = &step->memory;
     const uint64_t *account = memory->accounts + session->account * memory->account_words;
     uint64_t mask, entries, head;
     uint64_t length = measure_block(&step->batch, *count, &mask, &entries);
@@ -662,7 +662,7 @@ static bool
 place_in(OrdinaryStep *step, uint64_t *words, const SessionRecord *session, size_t *count,
          uint64_t *woken, uint64_t number)
 {
-    Memory *memory = &step->memory;
+    const Memory *memory = &step->memory;
     uint64_t *own = worker_words(words, memory->worker);
     uint64_t *account = memory->accounts + session->account * memory->account_words;
     if (words[TABLE_EPOCH] != step->table->epoch

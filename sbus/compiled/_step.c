@@ -639,6 +639,7 @@ static const struct {
     PLACE(shared_memory, SLEEPING),
     PLACE(shared_memory, WAITING),
     PLACE(shared_memory, LAST_PLACE),
+    PLACE(shared_memory, LOG_LOW),
     PLACE(shared_memory, WORKER_WORDS),
     PLACE(shared_memory, LOG_START),
     PLACE(shared_memory, LOG_END),

@@ -104,12 +104,20 @@ def build_log_block(
     return LogBlock(union, len(entries), b"".join(parts))
 
 
+def _check_length(length: int, count: int) -> None:
+    """Raise RuntimeError where something else than a log block of so many entries was read, so that
+    every loop over log blocks ends."""
+    if length < BLOCK.size + count * ENTRY_BYTES:
+        raise RuntimeError(f"the log has a block of {length} bytes with {count} entries")
+
+
 def block_at(source: mmap.mmap | bytes, at: int, bit: int) -> tuple[int, int, WalkedBlock | None]:
     """The length of the log block here, how many entries it has, and the block, if it concerns the
     worker with this bit."""
     mask, length, count, client, uid, time_us, place, gid, pid, receipt = BLOCK.unpack_from(
         source, at
     )
+    _check_length(length, count)
     if not mask & bit:
         return length, count, None
     entries = _entries_of(source, at + BLOCK.size, count, bit)
@@ -164,6 +172,7 @@ def blocks_between(
     while start < end:
         at = start % len(ring)
         mask, length, count, client, *_ = BLOCK.unpack_from(ring, at)
+        _check_length(length, count)
         if mask & bit:
             _, _, key_bytes, _ = _ENTRY.unpack_from(ring, at + BLOCK.size)
             key_at = at + BLOCK.size + _ENTRY.size + len(b"MSG ")

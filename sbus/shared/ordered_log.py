@@ -16,6 +16,12 @@ end takes up room in the log, so an idle worker costs nothing and need not be wo
     low-water mark = min over living workers with cursor < end of max(cursor, start), else head
     room           = size - (head - low-water mark)
 
+The mark is found anew only when there is no room by the last one that was found, which stands in a
+control word. That is safe because the mark never falls but for a dead worker (see `reap`), and then
+the word falls with it:
+
+    LOG_LOW <= low-water mark
+
 A worker that finds no room joins the *waiting* set. While that is not empty no worker appends; the
 worker that raises the low-water mark so far that a quarter of the log is free wakes all of them. So
 
@@ -78,6 +84,7 @@ from sbus.shared.shared_memory import (
     LOG_ENTRIES,
     LOG_ENTRY_BYTES,
     LOG_HEAD,
+    LOG_LOW,
     LOG_ROUND,
     LOG_START,
     LOG_WAITERS,
@@ -114,7 +121,6 @@ class OrderedLog(LogRecord):
         self._offset = memory.log_offset
         self._size = memory.log_bytes
         self._workers = memory.workers
-        self._low = 0
         self.worker = worker
         self._bit = 0 if worker is None else 1 << worker
         self._own = 0 if worker is None else base_of(worker)
@@ -136,7 +142,8 @@ class OrderedLog(LogRecord):
     def resume(self, words: memoryview, walked: int) -> bool:
         """Begin to serve where a predecessor had walked to; False when the log has not kept what
         came then."""
-        if not words[ALIVE] & self._bit:
+        start = max(walked, words[self._own + LOG_START])
+        if not words[ALIVE] & self._bit or not self._has_kept(words, start):
             return False
         self.cursor = walked
         left = sum(count for count, _, _ in self._blocks_left(words))
@@ -210,9 +217,9 @@ class OrderedLog(LogRecord):
         return self.append(words, log_block, share)
 
     def _has_room(self, words: memoryview, end: int) -> bool:
-        if end - self._low > self._size:
-            self._low = self._low_water_mark(words)
-        return end - self._low <= self._size
+        if end - words[LOG_LOW] > self._size:
+            words[LOG_LOW] = self._low_water_mark(words)
+        return bool(end - words[LOG_LOW] <= self._size)
 
     def _low_water_mark(self, words: memoryview) -> int:
         low: int = words[LOG_HEAD]
@@ -261,8 +268,8 @@ class OrderedLog(LogRecord):
         """Empty the waiting set if there is room again; returns the workers to wake."""
         waiting: int = words[WAITING]
         if waiting:
-            self._low = self._low_water_mark(words)
-            if words[LOG_HEAD] - self._low > self._size - self._size // 4:
+            words[LOG_LOW] = self._low_water_mark(words)
+            if words[LOG_HEAD] - words[LOG_LOW] > self._size - self._size // 4:
                 return 0
             words[WAITING] = 0
         return waiting
@@ -304,24 +311,32 @@ class OrderedLog(LogRecord):
         for other in range(self._workers):
             words[base_of(other) + LOG_WAITERS] &= keep
         at = base_of(worker)
-        if walked is not None and self._has_kept(words, at, walked):
+        woken = 0
+        if walked is not None and self._keep_copied(words, at, walked):
             words[at + LOG_CURSOR] = walked
             if walked >= words[at + LOG_END]:
                 words[at + LOG_WALKED] = words[at + LOG_ENTRIES]
-            return self.release_waiting(words)
-        words[ALIVE] &= keep
-        words[at + LOG_CURSOR] = words[at + LOG_END]
-        woken: int = words[at + LOG_WAITERS]
-        words[at + LOG_WAITERS] = 0
+        else:
+            words[ALIVE] &= keep
+            words[at + LOG_CURSOR] = words[at + LOG_END]
+            woken = words[at + LOG_WAITERS]
+            words[at + LOG_WAITERS] = 0
+        words[LOG_LOW] = self._low_water_mark(words)
         return woken | self.release_waiting(words)
 
-    def _has_kept(self, words: memoryview, at: int, walked: int) -> bool:
-        """Whether the log still has what a dead worker, with its words there, has not walked. What
-        was copied before the walk (see `take_piece`) has not been kept for it since."""
-        if walked < words[at + LOG_CURSOR]:
-            words[at + LOG_START] = min(words[at + LOG_START], walked)
-        start = max(words[at + LOG_START], walked)
-        return bool(walked >= words[at + LOG_END] or words[LOG_HEAD] - start <= self._size)
+    def _keep_copied(self, words: memoryview, at: int, walked: int) -> bool:
+        """Keep what a dead worker, with its words there, had copied before the walk (see
+        `take_piece`); False if some of that may be overwritten by now, maybe in a critical section
+        whose process died."""
+        if walked >= words[at + LOG_CURSOR]:
+            return True
+        words[at + LOG_START] = min(words[at + LOG_START], walked)
+        written_max = words[LOG_HEAD] + self._size // 4  # see `check_log_size`
+        return bool(written_max - max(words[at + LOG_START], walked) <= self._size)
+
+    def _has_kept(self, words: memoryview, start: int) -> bool:
+        """Whether the log has everything from here on that is destined to this worker."""
+        return bool(start >= words[self._own + LOG_END] or words[LOG_HEAD] - start <= self._size)
 
     def statistics(self, words: memoryview) -> LogStatistics:
         head = words[LOG_HEAD]
@@ -330,8 +345,10 @@ class OrderedLog(LogRecord):
     def check_invariants(self, words: memoryview) -> None:
         """Raise AssertionError where the formulas at the top of this module do not hold."""
         head = words[LOG_HEAD]
-        used = head - self._low_water_mark(words)
+        low = self._low_water_mark(words)
+        used = head - low
         assert 0 <= used <= self._size
+        assert words[LOG_LOW] <= low
         assert not words[WAITING] or self._size - used < self._size // 4
         assert not words[SLEEPING] & ~words[ALIVE]
         for worker in range(self._workers):

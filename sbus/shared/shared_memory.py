@@ -41,7 +41,7 @@ from sbus.shared.stall_table import stall_table_words
 from sbus.shared.worker_statistics import statistics_words
 from sbus.unix.file_lock import lock_file
 
-LAYOUT_VERSION: Final = 7
+LAYOUT_VERSION: Final = 8
 """Of everything in this memory. A program goes on only with a memory that has its own version: this
 changes with every change of what a word, a record of the table or a log block means."""
 WORKERS_MAX = 64
@@ -70,6 +70,7 @@ SLEEPING = 7  # workers to wake when something is destined to them
 WAITING = 8  # workers that wait for room in the log
 COMPACTION_WANTED = 9  # 1 when the front should compact the table
 LAST_PLACE = 10  # of the last message that has one
+LOG_LOW = 11  # a low-water mark of the log (see `ordered_log`), or less
 WORKER_WORDS = 16  # here begin the words of worker 0, then those of worker 1, ...
 
 # Places in the words of one worker.

@@ -35,6 +35,7 @@ from sbus.broker.ipc.worker_protocol import (
 )
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.poller import Poller
+from sbus.broker.worker.session import Session
 from sbus.broker.worker_process import Worker, build_worker
 from sbus.limits import Limits
 from sbus.protocol.codes import PACKET_CODES
@@ -152,9 +153,9 @@ class Peer:
 class OneProcessBus:
     """`workers`, and what the front would do for them."""
 
-    def __init__(self, dialect: str, limits: Limits) -> None:
+    def __init__(self, dialect: str, limits: Limits, workers: int = WORKERS) -> None:
         self._limits = limits
-        self.memory = SharedMemory(WORKERS, limits)
+        self.memory = SharedMemory(workers, limits)
         self.memory.lock.open()
         self._log = OrderedLog(self.memory)
         self._link_sockets: list[socket.socket] = []
@@ -176,14 +177,14 @@ class OneProcessBus:
         self.reconfigured: list[int] = []
         """Who went by other settings when told to, since this was last emptied."""
         self._numbers = 0
-        self.book = AccountBook(self.memory.accounts, WORKERS, limits)
+        self.book = AccountBook(self.memory.accounts, workers, limits)
         self.account = self.account_of(CREDENTIALS.uid)
         """The account of the user that clients belong to by default."""
-        self._settings = BusSettings(workers=WORKERS, dialect=dialect, limits=limits)
+        self._settings = BusSettings(workers=workers, dialect=dialect, limits=limits)
 
     def start(self) -> None:
         """Start the workers."""
-        for number in range(WORKERS):
+        for number in range(self.memory.workers):
             self._start(number).start()
 
     def _start(self, number: int) -> Worker:
@@ -207,19 +208,35 @@ class OneProcessBus:
         """Let a worker die, and a successor take over all of its clients but some, which have
         left, and of those that were handed over to the worker. The log is not kept for one that
         `is_late`."""
+        self.succeed(worker, self.reap(worker, without, arriving, is_late=is_late))
+
+    def reap(
+        self,
+        worker: int,
+        without: Container[int] = (),
+        arriving: Container[int] = (),
+        *,
+        is_late: bool = False,
+    ) -> list[tuple[Session, int]]:
+        """Let a worker die; returns the clients that a successor is to take over, with their
+        descriptors."""
         dead = self.stepped[worker]
         left = [session for session in dead.parts.sessions if session.client not in without]
         handed_over = dead.parts.sessions.arriving.items()
         left += [session for client, session in handed_over if client in arriving]
-        fds = [os.dup(session.sock.fileno()) for session in left]
+        clients = [(session, os.dup(session.sock.fileno())) for session in left]
         dead.die()
         with self.memory.lock as words:
             walked, _ = InFlight(self.memory, worker).walked()
             self._log.reap(words, worker, None if is_late else walked)
             StallTable(self.memory.stalls, self._limits.blocking_clients_max, None).reap(worker)
             self.book.reap(worker, time.monotonic_ns())
+        return clients
+
+    def succeed(self, worker: int, clients: list[tuple[Session, int]]) -> None:
+        """Let a successor take over these clients of a dead worker."""
         parts = self._start(worker)
-        for session, fd in zip(left, fds, strict=True):
+        for session, fd in clients:
             own, place, number = session.credentials, session.account_place, session.client
             adoption = AdoptClient(number, own, place, encode_rule_set(0), number)
             self._links[worker].send(InheritClient(adoption), fd)
@@ -311,7 +328,7 @@ class OneProcessBus:
         self._wake_all()
 
     def _wake_all(self) -> None:
-        self.memory.wake((1 << WORKERS) - 1)
+        self.memory.wake((1 << self.memory.workers) - 1)
         self.settle()
 
     def counts(self) -> Counter[str]:
@@ -352,7 +369,7 @@ class OneProcessBus:
         assert self.account.use(BACKLOG_BYTES) == 0
 
     def stop(self) -> None:
-        for worker in range(WORKERS):
+        for worker in range(self.memory.workers):
             self.tell(worker, Stop())
         self.settle()
         assert all(worker.has_ended for worker in self.stepped), "a worker did not end"
@@ -369,9 +386,11 @@ class OneProcessBus:
 
 
 @contextmanager
-def one_process_bus(dialect: str, limits: Limits) -> Iterator[OneProcessBus]:
+def one_process_bus(
+    dialect: str, limits: Limits, workers: int = WORKERS
+) -> Iterator[OneProcessBus]:
     """A bus that serves inside the block, and must end by itself behind it."""
-    bus = OneProcessBus(dialect, limits)
+    bus = OneProcessBus(dialect, limits, workers)
     try:
         bus.start()
         bus.settle()

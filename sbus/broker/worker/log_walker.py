@@ -112,6 +112,7 @@ class LogWalker:
             total += cost
             if cost < piece_max or total >= cost_max:
                 break
+            self._in_flight.begin_block(self._log.cursor)
             self._share_progress()
         return total
 

@@ -1,6 +1,7 @@
 """The ordered log against a list: every worker gets what is destined to it, once, in order."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from unittest.mock import patch
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sbus.errors import ConfigurationError
 from sbus.limits import Limits
 from sbus.shared import ordered_log
-from sbus.shared.log_block import WalkedBlock, check_log_size
+from sbus.shared.log_block import BLOCK, ENTRY_BYTES, WalkedBlock, check_log_size
 from sbus.shared.log_share import WORDS_PER_DESTINATION, LogShare
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.shared_memory import (
@@ -582,6 +583,100 @@ def test_a_successor_of_a_worker_that_had_little_to_walk_misses_nothing(
             reader.reap(words, 1, reader.cursor)
             assert successor.resume(words, reader.cursor)
         assert [key for key, _ in walk(successor, memory)] == expected
+
+
+@pytest.mark.parametrize("others", range(LOG_BYTES // 128 + 3))
+def test_a_successor_never_walks_over_other_bytes_than_were_destined_to_it(others: int) -> None:
+    """The worker has died with a copy of its block. Others have appended so many since, and one of
+    them has died as it wrote the next block."""
+    with open_memory(2) as memory:
+        memory.lock.open()
+        writer, reader = started(memory, 0, 1)
+        append(writer, memory, (0b10, b"copied"), size=30)
+        with memory.lock as words:
+            reader.take_piece(words, reader.destined_end(words))
+            reader.share_cursor(words)
+        for _ in range(others):
+            append(writer, memory, (0b01, b"other"), size=30)
+            walk(writer, memory)
+        with suppress(InterruptedError), memory.lock as words:
+            block = log_block_of(7, UID, [(0b11, *message(b"never", bytes(30)))])
+            assert writer.append(words, block, some_share()) == 0
+            raise InterruptedError
+        successor = OrderedLog(memory, 1)
+        with memory.lock as words:
+            writer.reap(words, 1, 0)
+            writer.check_invariants(words)
+            is_kept = successor.resume(words, 0)
+        if is_kept:
+            assert [key for key, _ in walk(successor, memory)] == [b"copied"]
+        assert is_kept == (others < LOG_BYTES // 128 * 3 // 4)
+
+
+def test_a_kept_block_takes_room_however_much_there_was_before() -> None:
+    with open_memory(2) as memory:
+        memory.lock.open()
+        writer, reader = started(memory, 0, 1)
+        for _ in range(LOG_BYTES // 128 - 2):
+            append(writer, memory, (0b01, b"other"), size=30)
+            walk(writer, memory)
+        append(writer, memory, (0b10, b"copied"), size=30)
+        with memory.lock as words:
+            walked = reader.destined_end(words) - 128
+            reader.take_piece(words, walked + 128)
+            reader.share_cursor(words)
+        for _ in range(4):
+            append(writer, memory, (0b01, b"other"), size=30)
+            walk(writer, memory)
+        with memory.lock as words:
+            reader.reap(words, 1, walked)
+        appended = 4
+        while append(writer, memory, (0b01, b"other"), size=30) >= 0:
+            walk(writer, memory)
+            appended += 1
+        assert appended == LOG_BYTES // 128 - 1
+        successor = OrderedLog(memory, 1)
+        with memory.lock as words:
+            assert successor.resume(words, walked)
+        assert [key for key, _ in walk(successor, memory)] == [b"copied"]
+
+
+def test_a_successor_refuses_what_the_log_cannot_have_any_more() -> None:
+    with open_memory(2) as memory:
+        memory.lock.open()
+        writer, reader = started(memory, 0, 1)
+        append(writer, memory, (0b10, b"k"))
+        with memory.lock as words:
+            reader.reap(words, 1, 0)
+            words[LOG_HEAD] += LOG_BYTES
+            assert not OrderedLog(memory, 1).resume(words, 0)
+
+
+@pytest.mark.parametrize("length", [0, BLOCK.size - 1, BLOCK.size + ENTRY_BYTES - 1])
+def test_no_loop_goes_on_over_what_is_no_log_block(length: int) -> None:
+    """The header says that it has one log entry."""
+    with open_memory(2) as memory:
+        memory.lock.open()
+        writer, reader = started(memory, 0, 1)
+        append(writer, memory, (0b10, b"k"))
+        BLOCK.pack_into(memory.map, memory.log_offset, 0b10, length, 1, 7, UID, *[0] * 5)
+        with memory.lock as words:
+            end = reader.destined_end(words)
+        piece = memory.map[memory.log_offset : memory.log_offset + end]
+        with memory.lock as words:
+            reader.reap(words, 1, 0)
+        for walk_over in (
+            lambda: list(reader.walk(end)),
+            lambda: list(reader.walk_piece(piece)),
+            lambda: arrivals_left(memory),
+        ):
+            with pytest.raises(RuntimeError, match=f"a block of {length} bytes with 1 entries"):
+                walk_over()
+
+
+def arrivals_left(memory: SharedMemory) -> set[int]:
+    with memory.lock as words:
+        return OrderedLog(memory, 1).arrivals_left(words)
 
 
 def test_a_process_that_does_not_walk_sees_the_same_statistics() -> None:

@@ -1,0 +1,167 @@
+"""The log that is kept for a successor of a worker that died with copied log blocks.
+
+A worker copies little from the log, shares that it has walked it, and walks the copy. If it dies
+then, the log has to keep these blocks for its successor from the moment of its reaping on.
+"""
+
+import struct
+from collections.abc import Iterator
+from unittest.mock import patch
+
+import pytest
+
+from sbus.broker.worker import log_walker, ordinary_step
+from sbus.compiled import STEP
+from sbus.limits import Limits
+from sbus.shared.log_block import BLOCK
+from sbus.shared.shared_memory import LOG_HEAD
+from tests.fuzz.one_process_bus import CREDENTIALS, OneProcessBus, Peer, one_process_bus
+from tests.support.senders import without_sender
+
+PUBLISHER, VICTIM, OTHER = range(3)
+"""Workers."""
+LOG_BYTES = 64 * 1024
+BLOCK_BYTES = 1024
+"""Of the log block of each message of the flood."""
+LIMITS = Limits(log_bytes=LOG_BYTES, table_bytes=1024 * 1024, packet_bytes_max=2048)
+MESSAGE = b"MSG victim\0of the publisher"
+FORGED = b"MSG victim\0of uid 0"
+_ENTRY = struct.Struct("<QIHH")
+
+
+class Died(BaseException):
+    """In place of the end of a process."""
+
+
+def forged_block() -> bytes:
+    """128 bytes that look like a log block for the victim's worker, published by uid 0."""
+    length, place = 128, 1 << 62
+    header = BLOCK.pack(1 << VICTIM, length, 1, 99, 0, 0, place, 0, 1, 0)
+    block = header + _ENTRY.pack(1 << VICTIM, len(FORGED), len(b"victim"), 0) + FORGED
+    return block.ljust(length, b"\0")
+
+
+def flood_message() -> bytes:
+    """A message whose log block is forged ones from its 128th byte on."""
+    head = b"MSG other\0"
+    padding = bytes(128 - BLOCK.size - _ENTRY.size - len(head))
+    return head + padding + forged_block() * (BLOCK_BYTES // 128 - 1)
+
+
+class Scene:
+    """A publisher, and a reader in each of two other workers."""
+
+    def __init__(self, bus: OneProcessBus) -> None:
+        self._bus = bus
+        self.publisher = bus.connect(PUBLISHER)
+        self.victim, self.other = bus.connect(VICTIM), bus.connect(OTHER)
+        for reader, key in ((self.victim, b"victim"), (self.other, b"other")):
+            for packet in (b"CMSG !/notices/on", b"CMSG sender/on", b"SUB " + key):
+                reader.send(packet)
+        self.flooded = 0
+        self.received: list[bytes] = []
+
+    def run(self, *workers: int) -> None:
+        """Let these workers do all that they can."""
+        while sum(self._bus.stepped[worker].is_awake() for worker in workers):
+            pass
+
+    def head(self) -> int:
+        with self._bus.memory.lock as words:
+            return int(words[LOG_HEAD])
+
+    def flood(self) -> None:
+        """Publish a message for the other reader, who reads it."""
+        self.publisher.send(flood_message())
+        self.flooded += 1
+        self.run(PUBLISHER, OTHER)
+        self.received += messages_of(self.other)
+
+    def flood_to(self, position: int) -> None:
+        while self.head() < position:
+            self.flood()
+
+    def die_before_the_walk(self) -> None:
+        """The victim's worker copies what is destined to it, and dies before it delivers that."""
+        walker = self._bus.stepped[VICTIM].parts.sequencer._walker
+        with patch.object(walker, "walk_piece", side_effect=Died), pytest.raises(Died):
+            self.run(VICTIM)
+
+
+def messages_of(reader: Peer) -> list[bytes]:
+    return [without_sender(packet)[1] for packet in reader.read()]
+
+
+@pytest.fixture(params=sorted({"python", STEP}))
+def scene(request: pytest.FixtureRequest) -> Iterator[tuple[OneProcessBus, Scene]]:
+    with (
+        patch.object(ordinary_step, "STEP", request.param),
+        one_process_bus("slash", LIMITS, workers=3) as bus,
+    ):
+        scene = Scene(bus)
+        bus.settle()
+        yield bus, scene
+
+
+def test_others_append_nothing_over_what_is_kept(scene: tuple[OneProcessBus, Scene]) -> None:
+    """However much room the log has had before, and for as long as the successor takes."""
+    bus, clients = scene
+    clients.flood_to(LOG_BYTES)
+    clients.publisher.send(MESSAGE)  # so that blocks of the next round lie elsewhere
+    bus.settle()
+    assert messages_of(clients.victim) == [MESSAGE]
+    clients.flood_to(LOG_BYTES * 3 // 2)
+    clients.publisher.send(MESSAGE)
+    clients.run(PUBLISHER)
+    place = clients.head()
+    clients.die_before_the_walk()
+    clients.flood_to(place + LOG_BYTES * 5 // 8)
+    left = bus.reap(VICTIM)
+    for _ in range(LOG_BYTES // BLOCK_BYTES):
+        clients.flood()
+    end = clients.head()
+    bus.succeed(VICTIM, left)
+    bus.settle()
+    ((sent_by, message),) = map(without_sender, clients.victim.read())
+    assert message == MESSAGE
+    assert sent_by is not None
+    own = CREDENTIALS
+    assert sent_by[1:] == (clients.publisher.number, own.gid, own.uid, own.pid)
+    clients.received += messages_of(clients.other)
+    assert clients.received == [flood_message()] * clients.flooded
+    assert end <= place + LOG_BYTES
+
+
+def test_a_worker_that_shared_its_progress_has_walked_what_it_shared(
+    scene: tuple[OneProcessBus, Scene],
+) -> None:
+    """The log is nearly full of what others have walked."""
+    bus, clients = scene
+    messages = [b"MSG victim\0" + bytes(1500) + b"%d" % number for number in range(3)]
+    clients.publisher.send(b"MSG victim\0")
+    bus.settle()
+    clients.victim.read()
+    for message in messages:
+        clients.publisher.send(message)
+        clients.run(PUBLISHER)
+    clients.flood_to(clients.head() + LOG_BYTES * 13 // 16)
+    walker = bus.stepped[VICTIM].parts.sequencer._walker
+    real_share = walker._share_progress
+
+    def share_and_die() -> None:
+        real_share()
+        raise Died
+
+    with (
+        patch.object(log_walker, "_WALK_COST_PER_SHARE", 1),
+        patch.object(log_walker, "_WALK_ENTRIES_PER_LOOK", 1),
+        patch.object(log_walker, "_WALK_SECONDS_PER_SHARE", 0),
+        patch.object(walker, "_share_progress", share_and_die),
+        pytest.raises(Died),
+    ):
+        clients.run(VICTIM)
+    bus.replace(VICTIM)
+    bus.settle()
+    received = clients.victim.read()
+    assert [without_sender(it)[1] for it in received if b"!/lost" not in it] == messages
+    assert b"CMSG !/lost\0?" not in received
