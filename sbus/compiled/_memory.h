@@ -434,6 +434,7 @@ begin_block(const Memory *memory, uint64_t position)
 {
     uint64_t sequence = (memory->in_flight[WALKED] + 1) & ((1 << SEQUENCE_BITS) - 1);
     store(&memory->in_flight[WALKED], position | sequence);
+    store(&memory->in_flight[WALK_PROGRESS], 0);
     return sequence << SEQUENCE_SHIFT;
 }
 

@@ -8,7 +8,8 @@ word says how far a fan-out has come, and a successor finds the rest with the sa
 
     everything destined to the worker before `walked` has been delivered
     walk progress    the delivery under way of the log block at `walked`, if it has the same
-                     sequence number: the lowest bits of `walked`, the highest of this
+                     sequence number: the lowest bits of `walked`, the highest of this. So until
+                     this is cleared, what stands here of the block before does not count
     batch            the number of the last publish batch with recipients here; it has its place in
                      the order when the control word STEP_BATCH has the same number
     but for          the slot of its publisher, if that does not want its own messages
@@ -86,11 +87,17 @@ class InFlight:
         self.batch_progress = self._words[BATCH_PROGRESS : BATCH_PROGRESS + 1]
         """A word, for deliveries of the batch."""
 
+    def start(self, position: int) -> None:
+        """Begin to serve at this position of the log: nothing of a predecessor is under way."""
+        self.end_batch()
+        self.begin_block(position)
+
     # -- walking -------------------------------------------------------------------------------
     def begin_block(self, position: int) -> int:
         """Everything before this position of the log has been delivered."""
         sequence = (self._words[WALKED] + 1) & _SEQUENCE_MASK
         self._words[WALKED] = position | sequence
+        self._words[WALK_PROGRESS] = 0  # later blocks have the same sequence number again
         return sequence << SEQUENCE_SHIFT
 
     def block_base(self) -> int:

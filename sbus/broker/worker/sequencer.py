@@ -83,7 +83,7 @@ class Sequencer:
         with self._lock as words:
             self._log.start(words)
             self._table.start(words)
-            self._in_flight.begin_block(self._log.cursor)
+            self._in_flight.start(self._log.cursor)
             return not record or self._table.append(words, record, edge=True, frees=True)
 
     # -- steps ---------------------------------------------------------------------------------

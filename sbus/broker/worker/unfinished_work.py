@@ -64,7 +64,7 @@ class UnfinishedWork:
                 for slot in slots:
                     slot.lose_unknown()
                 self._log.start(words)
-                self._in_flight.begin_block(self._log.cursor)
+                self._in_flight.start(self._log.cursor)
                 return Interrupted(0, self._log.cursor, None, set(), request)
             self._log.destined_end(words)
             is_there = self._log.cursor == walked
