@@ -140,31 +140,14 @@ class OrderedLog(LogRecord):
 
     # -- under the lock ------------------------------------------------------------------------
     def resume(self, words: memoryview, walked: int) -> bool:
-        """Begin to serve where a predecessor had walked to; False when the log has not kept what
-        came then."""
+        """Begin to serve where a predecessor had walked to, with all entries counted as walked;
+        False when the log has not kept what came then."""
         start = max(walked, words[self._own + LOG_START])
         if not words[ALIVE] & self._bit or not self._has_kept(words, start):
             return False
         self.cursor = walked
-        left = sum(count for count, _, _ in self._blocks_left(words))
-        self.entries = words[self._own + LOG_ENTRIES] - left
+        self.entries = words[self._own + LOG_ENTRIES]
         return True
-
-    def publishers_left(self, words: memoryview, key: bytes) -> set[int]:
-        """The publishers of log blocks that are left to walk and begin with this key."""
-        return {client for _, client, first in self._blocks_left(words) if first == key}
-
-    def arrivals_left(self, words: memoryview) -> set[int]:
-        """The clients that are handed over to this worker in what it has not walked; in a process
-        that has not resumed the log."""
-        self.cursor = words[self._own + LOG_CURSOR]
-        return self.publishers_left(words, HAND_OVER)
-
-    def _blocks_left(self, words: memoryview) -> Iterator[tuple[int, int, bytes]]:
-        ring = memoryview(self._map)[self._offset : self._offset + self._size]
-        # What comes before was not destined to this worker, and others may use its room.
-        start = max(self.cursor, words[self._own + LOG_START])
-        return blocks_between(ring, start, words[self._own + LOG_END], self._bit)
 
     def start(self, words: memoryview) -> None:
         """Begin to serve: skip what was destined to an earlier worker of this number."""
@@ -378,6 +361,17 @@ class OrderedLog(LogRecord):
         self.entry_bytes = self.window * steps // _WINDOW_STEPS_MAX
 
     # -- without the lock ----------------------------------------------------------------------
+    def look_ahead(self, end: int) -> tuple[int, set[int]]:
+        """How many log entries are left to walk to `end`, and the clients that are handed over in
+        them. The log keeps them until this worker has walked."""
+        ring = memoryview(self._map)[self._offset : self._offset + self._size]
+        entries, arrivals = 0, set()
+        for count, client, key in blocks_between(ring, self.cursor, end, self._bit):
+            entries += count
+            if key == HAND_OVER:
+                arrivals.add(client)
+        return entries, arrivals
+
     def walk(self, end: int) -> Iterator[WalkedBlock]:
         """Walk to `end`. The cursor passes a log block when the next one is requested."""
         source, offset, size, bit = self._map, self._offset, self._size, self._bit

@@ -21,6 +21,7 @@ from sbus.broker.front.reaper import Reaper
 from sbus.broker.front.succession import Succession
 from sbus.broker.front.user_limits import EffectiveUserLimits
 from sbus.shared.client_slots import ClientSlots, Connection
+from sbus.shared.in_flight import InFlight
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.shared_memory import SharedMemory
 from sbus.unix.closing import end_connection
@@ -75,10 +76,13 @@ class BusResumption:
     def _handed_over(self) -> dict[int, int]:
         """The clients that workers are handed over in what they have not walked."""
         workers: dict[int, int] = {}
-        with self._memory.lock as words:
-            for worker in range(self._memory.workers):
-                for client in OrderedLog(self._memory, worker).arrivals_left(words):
-                    workers[client] = worker
+        for worker in range(self._memory.workers):
+            log = OrderedLog(self._memory, worker)
+            walked, _ = InFlight(self._memory, worker).walked()
+            with self._memory.lock as words:
+                end = log.destined_end(words) if log.resume(words, walked) else 0
+            _, arrivals = log.look_ahead(end)
+            workers.update(dict.fromkeys(arrivals, worker))
         return workers
 
     def _restore(self, connection: Connection, worker: int, sock: socket.socket) -> None:

@@ -14,7 +14,6 @@ from sbus.broker.worker.log_walker import LogWalker
 from sbus.broker.worker.router import Router
 from sbus.shared.client_slots import ClientSlot
 from sbus.shared.in_flight import InterruptedBatch, delivery
-from sbus.shared.log_block import HAND_OVER
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.subscription_table import SubscriptionTable
 from sbus.shared.worker_statistics import ROUTE_LOOKUPS
@@ -66,13 +65,14 @@ class UnfinishedWork:
                 self._log.start(words)
                 self._in_flight.start(self._log.cursor)
                 return Interrupted(0, self._log.cursor, None, set(), request)
-            self._log.destined_end(words)
+            end = self._log.destined_end(words)
             is_there = self._log.cursor == walked
             if not is_there:
                 self._in_flight.begin_block(self._log.cursor)
             step_end = self._in_flight.step_end(words)
             batch = self._in_flight.interrupted_batch(words)
-            arrivals = self._log.publishers_left(words, HAND_OVER)
+        left, arrivals = self._log.look_ahead(end)
+        self._log.entries -= left
         under_way = under_way if is_there else 0
         return Interrupted(under_way, step_end, batch, arrivals, request)
 

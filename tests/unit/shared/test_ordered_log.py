@@ -663,20 +663,13 @@ def test_no_loop_goes_on_over_what_is_no_log_block(length: int) -> None:
         with memory.lock as words:
             end = reader.destined_end(words)
         piece = memory.map[memory.log_offset : memory.log_offset + end]
-        with memory.lock as words:
-            reader.reap(words, 1, 0)
         for walk_over in (
             lambda: list(reader.walk(end)),
             lambda: list(reader.walk_piece(piece)),
-            lambda: arrivals_left(memory),
+            lambda: reader.look_ahead(end),
         ):
             with pytest.raises(RuntimeError, match=f"a block of {length} bytes with 1 entries"):
                 walk_over()
-
-
-def arrivals_left(memory: SharedMemory) -> set[int]:
-    with memory.lock as words:
-        return OrderedLog(memory, 1).arrivals_left(words)
 
 
 def test_a_process_that_does_not_walk_sees_the_same_statistics() -> None:

@@ -4,8 +4,11 @@ A worker copies little from the log, shares that it has walked it, and walks the
 then, the log has to keep these blocks for its successor from the moment of its reaping on.
 """
 
+import fcntl
+import os
 import struct
 from collections.abc import Iterator
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -13,8 +16,9 @@ import pytest
 from sbus.broker.worker import log_walker, ordinary_step
 from sbus.compiled import STEP
 from sbus.limits import Limits
+from sbus.shared import ordered_log
 from sbus.shared.log_block import BLOCK
-from sbus.shared.shared_memory import LOG_HEAD
+from sbus.shared.shared_memory import LOG_HEAD, MemoryLock
 from tests.fuzz.one_process_bus import CREDENTIALS, OneProcessBus, Peer, one_process_bus
 from tests.support.senders import without_sender
 
@@ -165,3 +169,38 @@ def test_a_worker_that_shared_its_progress_has_walked_what_it_shared(
     received = clients.victim.read()
     assert [without_sender(it)[1] for it in received if b"!/lost" not in it] == messages
     assert b"CMSG !/lost\0?" not in received
+
+
+def test_a_successor_holds_the_lock_for_no_look_at_a_log_block(
+    scene: tuple[OneProcessBus, Scene],
+) -> None:
+    """However many blocks the log has kept for it: it counts them before or behind."""
+    bus, clients = scene
+    for number in range(100):
+        clients.publisher.send(b"MSG victim\0%d" % number)
+        clients.run(PUBLISHER)
+    lock, looks = bus.memory.lock, {True: 0, False: 0}
+    real_blocks_between = ordered_log.blocks_between
+
+    def counted(*arguments: Any) -> Iterator[tuple[int, int, bytes]]:
+        for block in real_blocks_between(*arguments):
+            looks[is_held(lock)] += 1
+            yield block
+
+    with patch.object(ordered_log, "blocks_between", counted):
+        bus.replace(VICTIM)
+    assert looks == {True: 0, False: 100}
+    bus.settle()
+    assert messages_of(clients.victim) == [b"MSG victim\0%d" % number for number in range(100)]
+
+
+def is_held(lock: MemoryLock) -> bool:
+    """Whether this process is in a critical section: another description cannot get the lock."""
+    other = os.open(f"/proc/self/fd/{lock.fd}", os.O_RDWR)
+    try:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(other)
+    return False
