@@ -53,7 +53,8 @@ _CLOSED = Departure(reason="it was disconnected")
 
 
 class _Journal:
-    """What the table has of one worker."""
+    """What the table has of one worker, which has its place in the shared memory: only then does a
+    compaction wait until it has read its arena."""
 
     def __init__(self, context: WorkerContext) -> None:
         self._worker = context.worker
@@ -130,10 +131,10 @@ class Inheritance:
         self.is_awaited = False
         with self._context.memory.lock as words:
             placed = self._context.in_flight.placed_request(words)
-        journal = _Journal(self._context)
         if self._clients:
             interrupted = self._sequencer.unfinished.begin(self._slots())
             self._succeed_receipts(placed)
+            journal = _Journal(self._context)
             self._restore_all(journal, interrupted.arrivals)
             for session in self._sessions:
                 self._admit_earlier_losses(session)
@@ -144,6 +145,7 @@ class Inheritance:
         else:
             self._subscriptions.start()
             self._succeed_receipts(placed)
+            journal = _Journal(self._context)
         self._depart_gone(journal)
         self._context.link.send(TookOver(len(self._clients)))
         self._clients.clear()

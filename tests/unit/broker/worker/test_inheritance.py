@@ -22,6 +22,8 @@ from sbus.limits import Limits
 from sbus.protocol.controls import FloodControl
 from sbus.shared.accounts import SOCKET_BYTES
 from sbus.shared.client_slots import ClientSettings
+from sbus.shared.compaction import Compaction
+from sbus.shared.subscription_table import Record, SubscriptionTable, all_have_read
 from tests.fuzz.one_process_bus import CREDENTIALS, OneProcessBus, one_process_bus
 from tests.unit.broker.worker.bus_states import choose, routes, states, tell, usage
 
@@ -78,6 +80,42 @@ def test_a_worker_notes_which_client_it_inherits(
     bus.replace(0)
     assert noted == [(number, number) for number in numbers]
     assert bus.memory.served_clients[0] == 0
+
+
+def test_no_compaction_overwrites_the_journal_that_is_read(
+    bus: OneProcessBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table is compacted as often as it may be while a late successor reads it."""
+    peers = [bus.connect(1), bus.connect(0)]
+    for number in range(50):
+        tell(bus, peers[0], b"SUB %d" % number)
+    tell(bus, peers[1], *(b"SUB a/%d" % number for number in range(10)))
+    tell(bus, peers[0], *(b"UNSUB %d" % number for number in range(50)))
+    before = states(bus)
+    read_own = SubscriptionTable.read_own
+
+    def read_late(self: SubscriptionTable, worker: int, end: int) -> Iterator[Record]:
+        for _ in range(2):
+            compact_if_possible(bus)
+            while bus.stepped[1].is_awake():
+                pass
+        return read_own(self, worker, end)
+
+    monkeypatch.setattr(SubscriptionTable, "read_own", read_late)
+    bus.replace(0, is_late=True)
+    bus.settle()
+    assert states(bus) == before
+
+
+def compact_if_possible(bus: OneProcessBus) -> None:
+    with bus.memory.lock as words:
+        compaction = Compaction(bus.memory, words) if all_have_read(bus.memory, words) else None
+    if compaction is not None:
+        while compaction.step():
+            pass
+        with bus.memory.lock as words:
+            assert compaction.finish(words)
+        bus.memory.wake(0b10)
 
 
 def test_nobody_is_told_of_losses_where_there_are_none(bus: OneProcessBus) -> None:

@@ -17,7 +17,7 @@ from sbus.broker.worker import log_walker, ordinary_step
 from sbus.compiled import STEP
 from sbus.limits import Limits
 from sbus.shared import ordered_log
-from sbus.shared.log_block import BLOCK
+from sbus.shared.log_block import BLOCK, blocks_between
 from sbus.shared.shared_memory import LOG_HEAD, MemoryLock
 from tests.fuzz.one_process_bus import CREDENTIALS, OneProcessBus, Peer, one_process_bus
 from tests.support.senders import without_sender
@@ -180,10 +180,9 @@ def test_a_successor_holds_the_lock_for_no_look_at_a_log_block(
         clients.publisher.send(b"MSG victim\0%d" % number)
         clients.run(PUBLISHER)
     lock, looks = bus.memory.lock, {True: 0, False: 0}
-    real_blocks_between = ordered_log.blocks_between
 
     def counted(*arguments: Any) -> Iterator[tuple[int, int, bytes]]:
-        for block in real_blocks_between(*arguments):
+        for block in blocks_between(*arguments):
             looks[is_held(lock)] += 1
             yield block
 
