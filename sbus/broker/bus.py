@@ -10,7 +10,7 @@ from functools import partial
 import msgspec
 import trio
 
-from sbus.broker.config.resolution import Configuration
+from sbus.broker.config.resolution import Configuration, ConfigurationSource
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.events.sinks import open_log
@@ -38,15 +38,15 @@ def run_bus(
     configuration: Configuration,
     endpoints: Endpoints,
     *,
-    reread: Callable[[], Configuration],
+    source: ConfigurationSource,
     on_ready: Callable[[], None],
     notifier: Notifier,
 ) -> None:
     """Serve at `endpoints`, which are borrowed, until SIGTERM, SIGINT or the last client's leaving.
 
-    `reread` returns the configuration as it is written now, at any time and in any thread; it
-    raises ConfigurationError. `on_ready` is called once, when every worker serves; `notifier` gets
-    what follows. Raises SbusError when the bus cannot start or cannot go on.
+    `source` is asked for the configuration later. `on_ready` is called once, when every worker
+    serves; `notifier` gets what follows. Raises SbusError when the bus cannot start or cannot go
+    on.
     """
     settings = configuration.settings
     check_settings(settings)
@@ -74,7 +74,7 @@ def run_bus(
         memory.lock.open()
         resources = FrontResources(
             configuration=configuration,
-            reread=reread,
+            source=source,
             endpoints=endpoints,
             memory=memory,
             resumed=resumed,

@@ -16,7 +16,7 @@ from sbus.broker.admin.statistics_handlers import StatisticsHandlers
 from sbus.broker.admin.stream_registry import StreamRegistry
 from sbus.broker.admin.upgrade_handlers import UpgradeHandlers
 from sbus.broker.admin.worker_queries import WorkerQueries
-from sbus.broker.config.resolution import Configuration
+from sbus.broker.config.resolution import Configuration, ConfigurationSource
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.events.rate_limit import LogRateLimiter
@@ -39,6 +39,7 @@ from sbus.broker.front.fork_server import ForkServer, WorkerExited, WorkerForked
 from sbus.broker.front.hand_over import HandOver
 from sbus.broker.front.load_meter import LoadMeter
 from sbus.broker.front.mover import ClientMover, MoveEvent
+from sbus.broker.front.name_search import find_names
 from sbus.broker.front.placement import Placement
 from sbus.broker.front.reaper import Reaper
 from sbus.broker.front.rebalancer import Rebalancer
@@ -114,8 +115,7 @@ class FrontResources(msgspec.Struct, frozen=True, kw_only=True):
     """What the front's process has before its event loop starts."""
 
     configuration: Configuration
-    reread: Callable[[], Configuration]
-    """The configuration as it is written now; see `Reloader`."""
+    source: ConfigurationSource
     endpoints: Endpoints
     memory: SharedMemory
     resumed: ResumedBus = ResumedBus()
@@ -211,7 +211,8 @@ async def _serve(
     nursery: trio.Nursery, front: Front, resources: FrontResources, on_ready: Callable[[], None]
 ) -> None:
     """Start everything, and return when the bus has to end and its connections have ended."""
-    admin_server = build_admin_server(nursery, front, resources)
+    reloader = build_reloader(front, resources)
+    admin_server = build_admin_server(nursery, front, resources, reloader)
     await nursery.start(front.shutdown.run)
     if resources.memory.is_resumed:
         lost = await front.resumption.run(resources.resumed.sockets)
@@ -233,6 +234,7 @@ async def _serve(
     nursery.start_soon(front.collector.run)
     nursery.start_soon(front.self_service.run)
     nursery.start_soon(note_stability, resources.memory)
+    nursery.start_soon(find_names, reloader, front.upgrader, resources.events)
     if not resources.resumed.has_configured_shape:
         nursery.start_soon(front.upgrader.replace_program)
     if admin_server is not None:
@@ -361,29 +363,26 @@ def _open_accounts(
     return book, user_limits
 
 
+def build_reloader(front: Front, resources: FrontResources) -> Reloader:
+    others: list[HasSettings] = [
+        *(front.policy, front.rejector, front.acceptor),
+        *(front.placement, front.rebalancer, front.departure, front.shutdown, front.streams),
+    ]
+    parts, notifier = Parts(front.user_limits, others), resources.notifier
+    configuration, source = resources.configuration, resources.source
+    return Reloader(configuration, source, front.registry, front.supervisor, parts, notifier)
+
+
 def build_admin_server(
-    nursery: trio.Nursery, front: Front, resources: FrontResources
+    nursery: trio.Nursery, front: Front, resources: FrontResources, reloader: Reloader
 ) -> AdminServer | None:
     """The admin socket's server with the handlers of its verbs, if the bus has that socket."""
     endpoints = resources.endpoints
     if endpoints.admin_listener is None:
         return None
-    settings, events = resources.configuration.settings, resources.events
-    registry, shutdown = front.registry, front.shutdown
-    others: list[HasSettings] = [
-        *(front.policy, front.rejector, front.acceptor),
-        *(front.placement, front.rebalancer, front.departure, shutdown, front.streams),
-    ]
-    reloader = Reloader(
-        resources.configuration,
-        resources.reread,
-        registry,
-        front.supervisor,
-        Parts(front.user_limits, others),
-        resources.notifier,
-    )
+    events, registry, shutdown = resources.events, front.registry, front.shutdown
     figures = StatisticsHandlers(
-        settings, endpoints.address(), front.collector, registry, front.rejector, shutdown
+        reloader, endpoints.address(), front.collector, registry, front.rejector, shutdown
     )
     clients = ClientHandlers(nursery, front.supervisor, registry, front.mover, shutdown, events)
     configuration = ConfigurationHandlers(front.user_limits, reloader, events)

@@ -131,6 +131,8 @@ class StatsResult(msgspec.Struct, frozen=True, kw_only=True):
     connections_accepted: int
     connections_refused: dict[str, int]
     """By code, see `CONNECTION_CODES`."""
+    missing_names: int = 0
+    """Users and groups of the configuration that the host does not know."""
     stalled_clients: int
     """Now."""
     log: Fill | None

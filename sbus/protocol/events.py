@@ -122,6 +122,15 @@ class ConfigurationRejected(LoggedEvent, frozen=True, kw_only=True):
     why: str
 
 
+class NamesMissing(LoggedEvent, frozen=True, kw_only=True):
+    priority = WARNING
+    template = "users and groups of the configuration that are not found: {count} ({names})"
+
+    count: int
+    names: list[str]
+    """The first of them, each with its place in the file."""
+
+
 class LimitsChanged(LoggedEvent, frozen=True, kw_only=True):
     priority = NOTICE
     template = "limits of uid {uid} changed: {changes}"

@@ -23,6 +23,11 @@ _SEND_SECONDS_MAX = 0.2
 """How long this process waits for a busy manager."""
 
 
+def has_service_manager() -> bool:
+    """Whether this process was started by one that it can notify."""
+    return bool(os.environ.get("NOTIFY_SOCKET"))
+
+
 class Notifier:
     """Notifies the service manager at `address`, or nobody if that is None. `watchdog_seconds`: how
     often the manager expects a sign of life at least; None for never."""

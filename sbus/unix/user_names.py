@@ -1,11 +1,12 @@
-"""Names of this host's own users.
+"""Names of this host's own users and groups.
 
-Only the local file is read, because a directory service may take any time to answer.
+Only the local files are read, because a directory service may take any time to answer.
 """
 
 from pathlib import Path
 
 _FILE = Path("/etc/passwd")
+_GROUP_FILE = Path("/etc/group")
 _FILE_BYTES_MAX = 1024 * 1024
 
 
@@ -22,3 +23,8 @@ def local_user_names(path: Path = _FILE) -> dict[int, str]:
         if len(fields) > 1 and fields[1].isascii() and fields[1].isdecimal():
             names.setdefault(int(fields[1][:10]), name)
     return names
+
+
+def local_group_names(path: Path = _GROUP_FILE) -> dict[int, str]:
+    """The groups of the file, see group(5), likewise: an id is at the same place of its lines."""
+    return local_user_names(path)

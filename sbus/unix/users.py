@@ -11,6 +11,11 @@ from typing import NamedTuple, Self
 
 from sbus.errors import ConfigurationError
 
+
+class NameNotFound(ConfigurationError):
+    """No user or group has this name. A directory of users that is not ready yet may know it."""
+
+
 _ID_MAX = 2**32 - 2
 """The next one, -1, means "no id" in system calls."""
 
@@ -39,12 +44,12 @@ class Identity(NamedTuple):
 
 
 def user_id(user: str | int) -> int:
-    """The id of a user; ConfigurationError for one that does not exist."""
+    """The id of a user. Raises NameNotFound, and ConfigurationError for an impossible id."""
     return _id("user", user, lambda name: pwd.getpwnam(name).pw_uid)
 
 
 def group_id(group: str | int) -> int:
-    """The id of a group; ConfigurationError for one that does not exist."""
+    """The id of a group. Raises NameNotFound, and ConfigurationError for an impossible id."""
     return _id("group", group, lambda name: grp.getgrnam(name).gr_gid)
 
 
@@ -53,7 +58,7 @@ def _id(what: str, given: str | int, look_up: Callable[[str], int]) -> int:
         try:
             return look_up(given)
         except (KeyError, ValueError):  # ValueError: an impossible name, such as one with a NUL
-            raise ConfigurationError(f"there is no {what} {given!r}") from None
+            raise NameNotFound(f"there is no {what} {given!r}") from None
     if len(str(given)) > len(str(_ID_MAX)) or not 0 <= int(given) <= _ID_MAX:
         raise ConfigurationError(f"{what} id {given} is out of range, {_ID_MAX} is the largest")
     return int(given)

@@ -62,5 +62,5 @@ def test_a_stop_tells_clients_and_empties_the_store(seen: Any) -> None:
     assert seen["stopped"]["left"] == 0
 
 
-def test_a_bus_that_fails_too_often_is_given_up(seen: Any) -> None:
-    assert seen["given up"] == {"state": "failed", "left": 0, "connection": "ended"}
+def test_clients_stay_while_the_next_bus_cannot_start(seen: Any) -> None:
+    assert seen["mended"] == NOTHING

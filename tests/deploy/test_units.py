@@ -17,10 +17,11 @@ from tests.support.needs import needs_tool
 EXPOSURE_MAX = 1.5
 SYSTEM = sorted(path.name for path in UNITS.glob("*.service"))
 NEWER_SETTING = re.compile(
-    rb"^.*: Unknown key (name )?'AcceptFileDescriptors' in section .Socket., ignoring\.\n",
+    rb"^.*: Unknown key (name )?'(AcceptFileDescriptors|RestartSteps|RestartMaxDelaySec)' in "
+    rb"section .(Socket|Service)., ignoring\.\n",
     re.MULTILINE,
 )
-"""A warning of systemd before version 258."""
+"""A warning of systemd before version 254 or 258."""
 needs_systemd = needs_tool("systemd-analyze", "systemd")
 
 
@@ -75,6 +76,17 @@ def test_no_setting_hides_the_clients_identities(unit: str) -> None:
     # A user's own manager has no other way to do these than a user namespace.
     if unit.startswith("user/"):
         assert not [name for name in names if name.startswith(("Private", "Protect"))]
+
+
+@pytest.mark.parametrize("unit", ["sbusd.service", "user/sbusd.service"])
+def test_no_number_of_failed_starts_ends_the_sockets(unit: str) -> None:
+    """systemd gives up sockets whose service has reached its limit of starts."""
+    assert ("StartLimitIntervalSec", "0") in settings(unit)
+    assert "RestartMaxDelaySec" in dict(settings(unit))
+
+
+def test_the_bus_starts_behind_the_directory_of_users() -> None:
+    assert ("After", "nss-user-lookup.target") in settings("sbusd.service")
 
 
 def test_sockets_are_where_clients_look() -> None:

@@ -6,9 +6,9 @@ import time
 
 from sbus.broker.admin.request_codec import Handlers
 from sbus.broker.admin.statistics import StatisticsCollector
-from sbus.broker.config.settings import BusSettings
 from sbus.broker.front.client_registry import ClientRegistry
 from sbus.broker.front.rejector import Rejector
+from sbus.broker.front.reload import Reloader
 from sbus.broker.front.shutdown import Shutdown
 from sbus.compiled import STEP
 from sbus.protocol import admin
@@ -22,14 +22,14 @@ class StatisticsHandlers:
 
     def __init__(
         self,
-        settings: BusSettings,
+        reloader: Reloader,
         address: str,
         collector: StatisticsCollector,
         registry: ClientRegistry,
         rejector: Rejector,
         shutdown: Shutdown,
     ) -> None:
-        self._settings = settings
+        self._reloader = reloader
         self._address = to_text(address.encode(errors="surrogateescape"))
         self._collector = collector
         self._registry = registry
@@ -58,6 +58,7 @@ class StatisticsHandlers:
             users=self._registry.connected_users(),
             connections_accepted=self._registry.admitted,
             connections_refused=dict(self._rejector.refused),
+            missing_names=len(self._reloader.in_force.missing_names),
             stalled_clients=self._collector.stalled_clients(),
             log=log,
             table=table,
@@ -75,14 +76,15 @@ class StatisticsHandlers:
         return UsersResult(users=users, next=users[-1].uid if len(users) == request.limit else None)
 
     async def _version(self, _request: admin.Version) -> VersionResult:
+        settings = self._reloader.in_force.settings
         return VersionResult(
             version=__version__,
             protocol=admin.VERSION,
             python=platform.python_version(),
             step=STEP,
             address=self._address,
-            dialect=self._settings.dialect,
-            workers=self._settings.workers,
+            dialect=settings.dialect,
+            workers=settings.workers,
             pid=os.getpid(),
             started_at=self._started_at,
         )

@@ -9,6 +9,10 @@ Workers know keys: `KeyRules` finds the rules that apply to a key. It caches the
 for all clients together, because clients choose the keys. The front hands the set of a peer's rules
 to the worker, encoded as bytes.
 
+A rule may name users or groups that are not found yet, as when the host starts before its directory
+of users. It allows nobody anything because of such a name. If it denies, it applies to every id
+that the host's own files do not name, because each may turn out to be the one that is meant.
+
 Rules with keys never apply to secret messages, whose keys name their recipients. To messages that
 tell of names apply those with presence keys. Rules without keys apply to every message.
 """
@@ -54,9 +58,20 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
     permissions: frozenset[Permission]
     uids: frozenset[int] = frozenset()
     gids: frozenset[int] = frozenset()
-    """If `uids` is empty as well, the rule applies to everybody."""
+    local_uids: frozenset[int] | None = None
+    """Not None: users of the rule are not found yet, and are none of these."""
+    local_gids: frozenset[int] | None = None
+    """The same of groups."""
     patterns: tuple[bytes, ...] = ()
     """Empty: the rule applies to every key, secret ones included."""
+
+    @property
+    def names_groups(self) -> bool:
+        return bool(self.gids) or self.local_gids is not None
+
+    @property
+    def is_for_everybody(self) -> bool:
+        return not self.uids and self.local_uids is None and not self.names_groups
 
 
 class AccessProfile(msgspec.Struct, frozen=True):
@@ -73,10 +88,15 @@ class PeerRules:
     """The rules by the peers that they apply to."""
 
     def __init__(self, rules: Sequence[AccessRule]) -> None:
-        self.depend_on_groups = any(rule.gids for rule in rules)
+        self.depend_on_groups = any(rule.names_groups for rule in rules)
         self._allowing = _rule_set(rules, lambda rule: rule.allows)
         self._about_connecting = _about(Permission.CONNECT, rules)
-        self._for_everybody = _rule_set(rules, lambda rule: not rule.uids and not rule.gids)
+        self._for_everybody = _rule_set(rules, lambda rule: rule.is_for_everybody)
+        self._with_missing_names = [
+            (1 << number, rule.local_uids, rule.local_gids)
+            for number, rule in enumerate(rules)
+            if not rule.allows and (rule.local_uids is not None or rule.local_gids is not None)
+        ]
         self._by_uid: dict[int, RuleSet] = {}
         self._by_gid: dict[int, RuleSet] = {}
         for number, rule in enumerate(rules):
@@ -89,6 +109,10 @@ class PeerRules:
         found = self._for_everybody | self._by_uid.get(uid, 0)
         for gid in self._by_gid.keys() & groups:
             found |= self._by_gid[gid]
+        for rule, local_uids, local_gids in self._with_missing_names:
+            may_be_user = local_uids is not None and uid not in local_uids
+            if may_be_user or (local_gids is not None and not groups <= local_gids):
+                found |= rule
         return found
 
     def connect_denied_by(self, rules: RuleSet) -> int | None:

@@ -17,7 +17,7 @@ import trio
 
 from sbus.broker.config.access_policy import PeerRules, encode_rule_set
 from sbus.broker.config.differences import changes
-from sbus.broker.config.resolution import Configuration
+from sbus.broker.config.resolution import Configuration, ConfigurationSource
 from sbus.broker.config.settings import BusSettings, SettingsUpdate, write_owning_memfd
 from sbus.broker.front.client_registry import ClientRegistry
 from sbus.broker.front.connection_policy import rules_for_peer
@@ -50,20 +50,19 @@ class Parts(NamedTuple):
 
 
 class Reloader:
-    """Reloads the configuration of one bus. `reread` returns it as it is written now, in any
-    thread."""
+    """Reloads the configuration of one bus from its `source`."""
 
     def __init__(
         self,
         configuration: Configuration,
-        reread: Callable[[], Configuration],
+        source: ConfigurationSource,
         registry: ClientRegistry,
         supervisor: Supervisor,
         parts: Parts,
         notifier: Notifier,
     ) -> None:
         self.in_force = configuration
-        self._reread = reread
+        self._source = source
         self._registry = registry
         self._supervisor = supervisor
         self._parts = parts
@@ -79,7 +78,7 @@ class Reloader:
             self._notifier.reloading("Reading the configuration again")
             status = "The configuration was not read again"
             try:
-                found = changes(self.in_force, await self._read())
+                found = changes(self.in_force, await self._read(self._source.reread))
                 applied = {*found.applied, *await self._apply(found.merged)}
                 status = "Serves with the configuration that was read again"
             except ConfigurationError as error:
@@ -90,10 +89,22 @@ class Reloader:
             behind = await self._supervisor.wait_until_settings_applied(APPLY_SECONDS_MAX)
             return ReloadResult(_some(sorted(applied)), _some(found.needs_restart), behind)
 
-    async def _read(self) -> Configuration:
+    async def look_up_names(self) -> bool:
+        """Apply the configuration of the start with names that were missing; False if all of them
+        still are, or none is any more. Raises ConfigurationError."""
+        async with self._lock:
+            if not self.in_force.missing_names:
+                return False
+            configuration = await self._read(self._source.look_up_again)
+            if configuration.missing_names == self.in_force.missing_names:
+                return False
+            await self._apply(changes(self.in_force, configuration).merged)
+            return True
+
+    async def _read(self, read: Callable[[], Configuration]) -> Configuration:
         try:
             with trio.move_on_after(READ_SECONDS_MAX):
-                return await trio.to_thread.run_sync(self._reread, abandon_on_cancel=True)
+                return await trio.to_thread.run_sync(read, abandon_on_cancel=True)
         except (OSError, RuntimeError) as error:  # no descriptor is left, or no thread
             raise ConfigurationError(f"the configuration cannot be read now: {error}") from error
         raise ConfigurationError(

@@ -163,6 +163,7 @@ _BUS_FIELDS = {
     "sbus_stored_clients": ("stats.stored_clients", "Clients in the descriptor store."),
     "sbus_users": ("stats.users", "Users with at least one client."),
     "sbus_users_left_out": ("users_left_out", "Users beyond --users-max, who have no metrics."),
+    "sbus_missing_names": ("stats.missing_names", "Configured users and groups that do not exist."),
     "sbus_stalled_clients": ("stats.stalled_clients", "Clients without room that hold publishers."),
     "sbus_connections_accepted_total": ("stats.connections_accepted", "Clients admitted."),
     "sbus_log_used_bytes": ("stats.log.used_bytes", "Used part of the ordered log."),

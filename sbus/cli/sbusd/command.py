@@ -18,6 +18,7 @@ from sbus.cli.sbusd.start import run
 from sbus.cli.terminal.error_output import report_error
 from sbus.compiled import STEP
 from sbus.errors import SbusError
+from sbus.unix.notify import has_service_manager
 from sbus.version import describe
 
 _METAVARS: Final = {
@@ -122,8 +123,12 @@ def sbusd(
     """A message bus for the processes of this host."""
     given = {name: value for name, value in options.items() if _is_given(context, name)}
     file = config if check_config is None else check_config
-    plan = CommandLine(given, limits, file).plan()
-    if print_config or check_config is not None:
+    # With nobody there to read an error, the bus starts without the names, and looks them up again.
+    checks_only = print_config or check_config is not None
+    is_first = not take_over and PREDECESSOR_VARIABLE not in os.environ
+    may_miss_names = has_service_manager() and is_first and not checks_only
+    plan = CommandLine(given, limits, file).plan(may_miss_names=may_miss_names)
+    if checks_only:
         plan.check()
     if print_config:
         click.echo(plan.format())

@@ -7,14 +7,14 @@ limits, or to start the bus.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from sbus.bus_options import OPTIONS
 from sbus.cli.sbusd.sockets import Addresses
 from sbus.errors import ConfigurationError
-from sbus.unix.users import Identity, user_id
+from sbus.unix.users import Identity, NameNotFound, user_id
 
 if TYPE_CHECKING:
     from sbus.broker.config.file import ConfigFile
@@ -31,13 +31,19 @@ class CommandLine:
     owner: Identity = field(default_factory=Identity.of_this_process)
     """Gave this command line. The bus may run as another user when it reads the file again."""
 
-    def plan(self) -> "Plan":
-        """Merge the options, and read the file if there is one. Raises ConfigurationError."""
+    def plan(self, *, may_miss_names: bool = False) -> "Plan":
+        """Merge the options, and read the file if there is one. `may_miss_names`: users and groups
+        that are not found are no error. Raises ConfigurationError."""
         file = None
         if self.file is not None:
             from sbus.broker.config.file import read_config
 
             file = read_config(self.file)
+        return self.plan_with(file, may_miss_names=may_miss_names)
+
+    def plan_with(self, file: "ConfigFile | None", *, may_miss_names: bool) -> "Plan":
+        """The same with what this file says."""
+        missing: list[str] | None = [] if may_miss_names else None
         options = {option.name: option.default_value for option in OPTIONS}
         if file is not None:
             options |= file.bus
@@ -47,10 +53,11 @@ class CommandLine:
             command_line=replace(self, file=self.file and os.path.abspath(self.file)),
             options=options,
             file=file,
-            resolved=_resolve(file, options["dialect"], self.limits),
-            users=frozenset(user_id(user) for user in options["users"]),
+            resolved=_resolve(file, options["dialect"], self.limits, missing),
+            users=frozenset(_users(options["users"], missing)),
             run_as=None if options["run_as"] is None else Identity.of_user(options["run_as"]),
             addresses=Addresses.of_options(options),
+            missing_names=tuple(missing or ()),
         )
 
 
@@ -68,6 +75,8 @@ class Plan:
     run_as: Identity | None
     """What the options name; None if they do not."""
     addresses: Addresses
+    missing_names: tuple[str, ...] = ()
+    """Users and groups that were not found, each with its place."""
 
     def configuration(self, *, is_abstract: bool) -> "Configuration":
         """The configuration of a bus whose address is abstract or is not."""
@@ -80,6 +89,7 @@ class Plan:
             resolved,
             owner=self.command_line.owner,
             is_abstract=is_abstract,
+            missing_names=self.missing_names,
         )
 
     def given_by(self, owner: Identity) -> "Plan":
@@ -108,9 +118,28 @@ class Plan:
         plan.check()
         return plan
 
+    def look_up_names(self) -> "Plan":
+        """The same plan with the users and groups that are found now. Raises ConfigurationError."""
+        return self.command_line.plan_with(self.file, may_miss_names=True)
+
+
+def _users(names: Iterable[str | int], missing: list[str] | None) -> Iterator[int]:
+    """The ids of users; names that are not found are added to `missing`. Raises
+    ConfigurationError, also for such a name if `missing` is None."""
+    for name in names:
+        try:
+            yield user_id(name)
+        except NameNotFound as error:
+            if missing is None:
+                raise
+            missing.append(str(error))
+
 
 def _resolve(
-    file: "ConfigFile | None", dialect: str, assignments: tuple[str, ...]
+    file: "ConfigFile | None",
+    dialect: str,
+    assignments: tuple[str, ...],
+    missing: list[str] | None,
 ) -> "Resolved | None":
     if file is None and not assignments:
         return None
@@ -124,4 +153,4 @@ def _resolve(
 
     file = file or ConfigFile()
     limits = parse_limits(assignments, msgspec.structs.replace(Limits(), **file.limits))
-    return resolve(file, DIALECTS[dialect], limits)
+    return resolve(file, DIALECTS[dialect], limits, missing)

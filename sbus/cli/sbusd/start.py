@@ -39,7 +39,6 @@ from sbus.unix.standard_streams import OUTPUT, hold_standard_numbers, release_in
 from sbus.unix.users import Identity
 
 if TYPE_CHECKING:
-    from sbus.broker.config.resolution import Configuration
     from sbus.broker.front_process import Endpoints
     from sbus.cli.sbusd.predecessor import Heritage
 
@@ -166,6 +165,7 @@ class _Lifecycle:
         # and a page that one of the bus's processes writes to is copied for it.
         gc.disable()
         from sbus.broker.bus import run_bus
+        from sbus.broker.config.resolution import ConfigurationSource
         from sbus.cli.sbusd.rights import reduced_rights
 
         gc.freeze()
@@ -174,8 +174,10 @@ class _Lifecycle:
         _check_open_files(raise_open_files_limit(), self._plan.options["workers"])
         plan, is_abstract = self._plan, sockets.bus.is_abstract
 
-        def reread() -> "Configuration":
-            return plan.read_again().configuration(is_abstract=is_abstract)
+        source = ConfigurationSource(
+            reread=lambda: plan.read_again().configuration(is_abstract=is_abstract),
+            look_up_again=lambda: plan.look_up_names().configuration(is_abstract=is_abstract),
+        )
 
         def ready_then_stoppable() -> None:
             on_ready()
@@ -189,7 +191,7 @@ class _Lifecycle:
                 run_bus(
                     configuration,
                     self._endpoints(sockets),
-                    reread=reread,
+                    source=source,
                     on_ready=ready_then_stoppable,
                     notifier=self._notifier,
                 )

@@ -59,6 +59,8 @@ def _summary(stats: results.StatsResult, width: int | None) -> list[Text]:
     state = f"up {duration(stats.uptime_seconds)}, step: {stats.step}"
     if stats.draining:
         state += ", draining: no more clients are accepted"
+    if stats.missing_names:
+        state += f", {counted(stats.missing_names, 'configured name')} not found"
     room = None if width is None else max(10, width - len(state) - len(GAP))
     address = stats.address if room is None else shorten(stats.address, room)
     clients = f"{counted(stats.clients, 'client')} of {counted(stats.users, 'user')}"

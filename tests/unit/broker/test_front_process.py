@@ -6,7 +6,7 @@ from typing import cast
 
 import trio
 
-from sbus.broker.config.resolution import Configuration
+from sbus.broker.config.resolution import Configuration, ConfigurationSource
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.front.fork_server import ForkServer
 from sbus.broker.front_process import Endpoints, FrontResources, build_front
@@ -29,7 +29,7 @@ async def test_root_and_the_user_of_the_bus_have_accounts_before_anybody_connect
         listener.bind("")
         resources = FrontResources(
             configuration=configuration,
-            reread=lambda: configuration,
+            source=ConfigurationSource(lambda: configuration, lambda: configuration),
             endpoints=Endpoints(listener),
             memory=memory,
             fork_server=cast(ForkServer, None),

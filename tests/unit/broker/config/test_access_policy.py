@@ -45,6 +45,8 @@ RULES = st.lists(
         permissions=st.frozensets(st.sampled_from(Permission), min_size=1),
         uids=st.frozensets(IDS, max_size=2),
         gids=st.frozensets(IDS, max_size=2),
+        local_uids=st.none() | st.frozensets(IDS, max_size=2),
+        local_gids=st.none() | st.frozensets(IDS, max_size=2),
         patterns=st.lists(PATTERNS, max_size=2).map(tuple),
     ),
     max_size=6,
@@ -66,8 +68,14 @@ def rule(
 
 
 def applies_to_peer(rule: AccessRule, uid: int, groups: frozenset[int]) -> bool:
-    everybody = not rule.uids and not rule.gids
-    return everybody or uid in rule.uids or any(gid in rule.gids for gid in groups)
+    """A name that is not found gives no right, and may be that of any id that is not local."""
+    if uid in rule.uids or rule.gids & groups:
+        return True
+    if rule.local_uids is None and rule.local_gids is None:
+        return not rule.uids and not rule.gids
+    may_be_user = rule.local_uids is not None and uid not in rule.local_uids
+    may_be_member = rule.local_gids is not None and bool(groups - rule.local_gids)
+    return not rule.allows and (may_be_user or may_be_member)
 
 
 def applies_to_key(rule: AccessRule, key: bytes, dialect: Dialect) -> bool:

@@ -449,3 +449,41 @@ def test_mistakes_are_reported_with_the_path(tmp_path: Path) -> None:
 def test_reading_a_file_imports_no_event_loop() -> None:
     program = "import sys, sbus.broker.config.file; sys.exit('trio' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+# -- names that are not found ----------------------------------------------------------------------
+MISSING = b"""
+[bus]
+users = ["root", "no-such-user"]
+[users.no-such-user]
+connections_max = 7
+[users.root]
+connections_max = 8
+[[rules]]
+allow = ["publish"]
+users = ["no-such-user"]
+[[rules]]
+deny = ["connect"]
+users = ["root"]
+groups = ["no-such-group", "root"]
+"""
+
+
+def test_names_that_are_not_found_are_collected_where_that_is_wanted() -> None:
+    missing: list[str] = []
+    found = resolve(parse_config(MISSING), SLASH, Limits(), missing)
+    assert missing == [
+        "users.no-such-user: there is no user 'no-such-user'",
+        "rules[0].users[0]: there is no user 'no-such-user'",
+        "rules[1].groups[0]: there is no group 'no-such-group'",
+    ]
+    assert found.user_limits.keys() == {0}
+    allowing, denying = found.rules
+    assert (allowing.uids, allowing.local_gids) == (frozenset(), None)
+    assert allowing.local_uids is not None
+    assert 0 in allowing.local_uids
+    assert not allowing.is_for_everybody
+    zero = frozenset({0})
+    assert (denying.uids, denying.local_uids, denying.gids) == (zero, None, zero)
+    assert denying.local_gids is not None
+    assert 0 in denying.local_gids

@@ -3,22 +3,28 @@
 import os
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 import trio
 import trio.testing
 
-from sbus.broker.config.resolution import Configuration
+from sbus.broker.config.resolution import Configuration, ConfigurationSource
 from sbus.broker.config.settings import BusSettings
+from sbus.broker.front import name_search
 from sbus.broker.front import reload as reload_module
 from sbus.broker.front.client_registry import ClientRegistry
+from sbus.broker.front.name_search import find_names
 from sbus.broker.front.reload import Parts, Reloader
 from sbus.broker.front.supervisor import Supervisor
+from sbus.broker.front.upgrade import Upgrader
 from sbus.errors import ConfigurationError
 from sbus.limits import Limits
 from sbus.protocol.admin_results import ReloadResult
 from sbus.unix.notify import Notifier
+from tests.support.events import logging_to
 from tests.unit.broker.front.test_user_limits import user_limits_of
 from tests.unit.shared.memories import spare_slots
 
@@ -46,12 +52,13 @@ class FakeSupervisor:
 class Scene:
     def __init__(self) -> None:
         self.reread: Callable[[], Configuration] = lambda: AFTER
+        self.look_up_again = fails(AssertionError("nobody asks for names"))
         self.supervisor = FakeSupervisor()
         self.applied: list[BusSettings] = []
         self.user_limits = user_limits_of({})[0]
         self.reloader = Reloader(
             BEFORE,
-            lambda: self.reread(),
+            ConfigurationSource(lambda: self.reread(), lambda: self.look_up_again()),
             ClientRegistry(2, spare_slots()),
             cast(Supervisor, self.supervisor),
             Parts(self.user_limits, [self]),
@@ -177,3 +184,50 @@ async def test_a_cancelled_reload_changes_nothing_or_everything(scene: Scene) ->
     assert scope.cancelled_caught
     assert scene.is_untouched()
     assert await scene.reloader.reload() == APPLIED
+
+
+# -- names that were not found at the start --------------------------------------------------------
+def missing(*names: str) -> Configuration:
+    """A configuration that follows from BEFORE when all but these names are found."""
+    return msgspec.structs.replace(AFTER if names != ("a", "b") else BEFORE, missing_names=names)
+
+
+@pytest.fixture
+def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads look names up, so a clock that jumps would take them for late."""
+    monkeypatch.setattr(name_search, "LOOK_UP_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("without_pauses")
+async def test_names_that_are_found_later_are_in_force_from_then_on(scene: Scene) -> None:
+    scene.reloader.in_force = missing("a", "b")
+    answers: list[Callable[[], Configuration]] = [
+        lambda: missing("a", "b"),
+        fails(ConfigurationError("the directory does not answer")),
+        fails(ConfigurationError("the directory does not answer")),
+        lambda: missing("b"),
+        lambda: missing(),
+    ]
+    log: list[str] = []
+    upgrader = cast(Upgrader, SimpleNamespace(is_running=False))
+    scene.look_up_again = lambda: answers.pop(0)()
+    await find_names(scene.reloader, upgrader, logging_to(log))
+    assert not answers
+    assert scene.applied == [AFTER.settings, AFTER.settings]
+    text = "users and groups of the configuration that are not found:"
+    assert log == [
+        f"{text} 2 (a, b)",
+        "configuration rejected, nothing changes: the directory does not answer",
+        f"{text} 1 (b)",
+        f"{text} 0 (nothing)",
+    ]
+
+
+@pytest.mark.usefixtures("without_pauses")
+async def test_names_are_not_looked_up_during_an_upgrade_or_after_a_reload(scene: Scene) -> None:
+    scene.reloader.in_force = missing("a", "b")
+    upgrader = SimpleNamespace(is_running=True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(scene.reloader.reload)
+        await find_names(scene.reloader, cast(Upgrader, upgrader), logging_to([]))
+    assert scene.reloader.in_force == AFTER

@@ -61,3 +61,21 @@ def test_a_plan_is_written_as_a_file_with_the_same_meaning(file: Path, tmp_path:
     again = CommandLine({}, (), str(written)).plan()
     assert {**again.options, "users": ()} == plan.options
     assert again.configuration(is_abstract=False) == plan.configuration(is_abstract=False)
+
+
+def test_users_that_are_not_found_open_the_bus_to_nobody() -> None:
+    """Without any users, everybody may connect whom the socket's mode lets."""
+    command_line = CommandLine({"users": ("no-such-user",)}, (), None)
+    with pytest.raises(ConfigurationError, match="there is no user 'no-such-user'"):
+        command_line.plan()
+    plan = command_line.plan(may_miss_names=True)
+    configuration = plan.configuration(is_abstract=False)
+    assert configuration.missing_names == ("there is no user 'no-such-user'",)
+    assert configuration.settings.admit_uids == frozenset({command_line.owner.uid})
+
+
+def test_names_are_looked_up_again_without_reading_the_file_again(file: Path) -> None:
+    plan = CommandLine({}, (), str(file)).plan(may_miss_names=True)
+    file.write_text("nonsense")
+    again = plan.look_up_names()
+    assert again.configuration(is_abstract=False) == plan.configuration(is_abstract=False)
