@@ -73,7 +73,7 @@ def states() -> dict[str, str]:
 
 
 def main() -> None:
-    until(lambda: os.path.exists(BUS) and os.path.exists(f"{BUS}.admin"))
+    until(lambda: os.path.exists(BUS))
     good = CONFIG.read_text()
     seen: dict[str, Any] = {}
     CONFIG.write_text(good + RULES)

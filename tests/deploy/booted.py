@@ -74,7 +74,7 @@ for unit in sbusd.service sbus-metrics.service; do
         >/run/systemd/system/$unit.d/errors.conf
 done
 eval "$INSTALLATION"
-printf '%s\n' '[Unit]' 'DefaultDependencies=no' 'Wants=sbusd.socket sbusd-admin.socket' \
+printf '%s\n' '[Unit]' 'DefaultDependencies=no' 'Wants=sbusd.socket' \
     >/run/systemd/system/test.target
 ( export PYTHONPATH=/run/t/source:/run/t/site LD_LIBRARY_PATH=/run/t/python/lib
   /run/t/python/bin/python3 -m "$PROGRAM" || {

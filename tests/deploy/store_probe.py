@@ -221,7 +221,7 @@ def restarts() -> int:
 
 
 def main() -> None:
-    until(lambda: os.path.exists(BUS) and os.path.exists(f"{BUS}.admin"))
+    until(lambda: os.path.exists(BUS))
     seen: dict[str, Any] = {}
     file = Path("/etc/sbus/sbus.toml")
     file.write_text(file.read_text().replace("[bus]", '[bus]\nplacement = "spread"', 1))

@@ -52,6 +52,12 @@ def test_the_first_client_starts_the_bus_and_a_later_one_starts_it_again(seen: A
     assert seen["received"] == seen["received after a stop"] == MESSAGES
 
 
+def test_no_look_at_the_figures_starts_a_bus_that_was_stopped(seen: Any) -> None:
+    told, *others = seen["asked"]
+    assert "is sbusd running there" in told
+    assert others == ["sbus_up 0.0", "inactive"]
+
+
 def test_clients_that_connect_during_a_drain_are_served_by_the_next_bus(seen: Any) -> None:
     assert seen["drained"] == "Admits no more clients, 1 are left"
     assert seen["answered after a drain"].startswith("CMSG !/cred/whoami\0!/cred/0/0/")
