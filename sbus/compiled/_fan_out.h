@@ -48,12 +48,12 @@ pay_by_time(FanOutTimes *times, Debt *debt, uint64_t now_ns)
     pay(debt, paid_ns);
 }
 
-/* What this pair of users owes now, for messages up to this one; NULL while another pair, which owes
+/* What this pair of users' accounts owes now, for messages up to this one; NULL while another pair, which owes
  * something, has its place. */
 static Debt *
-find_debt(FanOutTimes *times, uint64_t uid, uint64_t account, uint64_t message, uint64_t now_ns)
+find_debt(FanOutTimes *times, uint64_t publisher, uint64_t account, uint64_t message, uint64_t now_ns)
 {
-    uint64_t pair = uid << 32 | (account + 1);
+    uint64_t pair = publisher << 32 | (account + 1);
     Debt *debt = &times->debts[pair * times->factor >> (64 - PAIRS_BITS)];
     pay_by_time(times, debt, now_ns);
     if (debt->pair != pair) {

@@ -106,7 +106,8 @@ typedef struct { /* of a block of the log */
     uint32_t gid;
     uint32_t pid;
     uint64_t receipt; /* Python walks over messages that have one */
-    uint64_t unused;
+    uint32_t account; /* the place of that of its publisher's user */
+    uint32_t unused;
 } BlockHeader;
 
 typedef struct { /* of an entry of a block; not aligned in the log */

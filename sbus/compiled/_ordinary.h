@@ -52,7 +52,7 @@ typedef struct {
     int fd;
     char is_flowing, wants_sender;
     unsigned long long account;
-    long long uid, accepted, delivered_bytes, drops_from_bytes, spared_uid, new_drops;
+    long long accepted, delivered_bytes, drops_from_bytes, spared_account, new_drops;
     unsigned long long drop_counter, slot_at;
 } OutboxRecord;
 
@@ -87,7 +87,7 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    unsigned long long client, uid, gid, pid, place;
+    unsigned long long client, uid, gid, pid, account, place;
 } OriginRecord;
 
 enum { OUTBOX, ROUTE, SESSION, LOG, TABLE, ORIGIN, STEP, TYPES };
@@ -127,7 +127,7 @@ typedef struct {
     size_t count, messages_max;
     Delivery *deliveries;
     size_t deliveries_count, deliveries_max, left_out;
-    uint64_t delivery_bytes, uid, place; /* of the first message, like its publisher, in `origin` */
+    uint64_t delivery_bytes, account, place; /* of the publisher; of the first message */
     uint64_t *progress, progress_base; /* where deliveries are noted, and what is added to them */
 } Batch;
 
@@ -305,7 +305,7 @@ drop_likewise(OrdinaryStep *step, OutboxRecord *outbox, uint32_t size, bool is_l
 {
     bool is_alike = (is_left_out && outbox->drop_counter == DROPPED_FAN_OUT)
                     || (size >= outbox->drops_from_bytes
-                        && step->batch.uid != (uint64_t)outbox->spared_uid);
+                        && step->batch.account != (uint64_t)outbox->spared_account);
     if (outbox->is_flowing || !is_alike || outbox->drop_counter >= step->counts_max
         || outbox->slot_at >= step->memory.slots_words - WAITING_MESSAGES)
         return false;
@@ -323,16 +323,18 @@ drop_likewise(OrdinaryStep *step, OutboxRecord *outbox, uint32_t size, bool is_l
     return true;
 }
 
-/* What is delivered from now on was published by this client; `place` is that of the first message. */
+/* What is delivered from now on was published by this client, whose user has this account; `place` is
+ * that of the first message. */
 static void
 set_origin(OrdinaryStep *step, uint64_t client, uint64_t uid, uint64_t gid, uint64_t pid,
-           uint64_t place)
+           uint64_t account, uint64_t place)
 {
     OriginRecord *origin = step->origin;
     origin->client = client;
-    step->batch.uid = origin->uid = uid;
+    origin->uid = uid;
     origin->gid = gid;
     origin->pid = pid;
+    step->batch.account = origin->account = account;
     step->batch.place = origin->place = place;
     step->prefix_place = 0;
 }
@@ -385,7 +387,7 @@ debt_for(OrdinaryStep *step, const Delivery *delivery)
 {
     FanOutTimes *times = step->fan_out;
     const OutboxRecord *outbox = delivery->outbox;
-    if (!outbox || (uint64_t)outbox->uid == step->batch.uid)
+    if (!outbox || outbox->account == step->batch.account)
         return NULL;
     Message *message = &step->batch.messages[delivery->message];
     size_t begin = delivery->message ? message[-1].deliveries_end : 0;
@@ -396,7 +398,7 @@ debt_for(OrdinaryStep *step, const Delivery *delivery)
     if (!message->fan_out)
         message->fan_out = ++times->message;
     message->debtor = outbox->account;
-    message->debt = find_debt(times, step->batch.uid, outbox->account, message->fan_out,
+    message->debt = find_debt(times, step->batch.account, outbox->account, message->fan_out,
                               step->looked_ns);
     return message->debt;
 }
@@ -516,12 +518,13 @@ deliver_in_python(OrdinaryStep *step, const Delivery *delivery, PyObject *method
     step->origin->place = step->batch.place + message->number;
     if (!packet->bytes)
         packet->bytes = PyBytes_FromStringAndSize(packet->data, packet->size);
-    PyObject *uid = PyLong_FromUnsignedLongLong(step->batch.uid);
+    PyObject *account = PyLong_FromUnsignedLongLong(step->batch.account);
     PyObject *result = NULL;
     step->called_python = true;
-    if (packet->bytes && uid)
-        result = PyObject_CallMethodObjArgs(delivery->recipient, method, packet->bytes, uid, NULL);
-    Py_XDECREF(uid);
+    if (packet->bytes && account)
+        result = PyObject_CallMethodObjArgs(delivery->recipient, method, packet->bytes, account,
+                                            NULL);
+    Py_XDECREF(account);
     Py_XDECREF(result);
     return result ? 0 : -1;
 }
@@ -650,6 +653,7 @@ append(OrdinaryStep *step, uint64_t *words, const SessionRecord *session, size_t
         .place = place,
         .gid = (uint32_t)session->gid,
         .pid = (uint32_t)session->pid,
+        .account = (uint32_t)session->account,
     };
     write_block(memory->log + head % memory->log_bytes, &step->batch, *count, &header);
     store(&words[LOG_HEAD], head + length);
@@ -829,7 +833,7 @@ publish(OrdinaryStep *step, SessionRecord *session, uint64_t cost_max)
     placed = place(step, session, &count);
     if (placed) {
         set_origin(step, session->client, session->uid, session->gid, session->pid,
-                   step->batch.place);
+                   session->account, step->batch.place);
         share_pending(step, session, step->packets_count - step->done - count);
     }
     if (placed && count == batch->count)
@@ -858,7 +862,7 @@ static int
 deliver_placed(OrdinaryStep *step, PyObject *messages, uint64_t received_us)
 {
     Batch *batch = &step->batch;
-    batch->uid = step->origin->uid;
+    batch->account = step->origin->account;
     batch->place = step->origin->place;
     step->prefix_place = 0;
     for (Py_ssize_t i = 0; i < PyList_Size(messages); i++) {
@@ -1209,16 +1213,16 @@ gather_block(OrdinaryStep *step, const unsigned char *at, const BlockHeader *hea
     return 1;
 }
 
-/* Add to what is counted by user. */
+/* Add to what is counted by account. */
 static int
-add_for_user(PyObject *by_uid, uint32_t uid_number, uint64_t more)
+add_for_account(PyObject *by_account, uint32_t place, uint64_t more)
 {
-    PyObject *uid = PyLong_FromUnsignedLong(uid_number);
-    PyObject *before = uid ? PyDict_GetItemWithError(by_uid, uid) : NULL;
+    PyObject *account = PyLong_FromUnsignedLong(place);
+    PyObject *before = account ? PyDict_GetItemWithError(by_account, account) : NULL;
     uint64_t counted = before ? PyLong_AsUnsignedLongLong(before) : 0;
     PyObject *after = PyErr_Occurred() ? NULL : PyLong_FromUnsignedLongLong(counted + more);
-    int result = after ? PyDict_SetItem(by_uid, uid, after) : -1;
-    Py_XDECREF(uid);
+    int result = after ? PyDict_SetItem(by_account, account, after) : -1;
+    Py_XDECREF(account);
     Py_XDECREF(after);
     return result;
 }
@@ -1243,8 +1247,8 @@ deliver_block(OrdinaryStep *step, const BlockHeader *header, uint64_t position, 
     uint32_t latency_us = (uint32_t)(step->looked_ns / 1000) - header->received_us;
     record_latency(step, latency_us, step->counts[ACCEPTED] - before);
     uint64_t cost = batch->count + batch->deliveries_count - batch->left_out;
-    if (add_for_user(costs, header->uid, cost) < 0
-        || add_for_user(bytes, header->uid, header->length) < 0)
+    if (add_for_account(costs, header->account, cost) < 0
+        || add_for_account(bytes, header->account, header->length) < 0)
         return -1;
     return (long long)cost;
 }
@@ -1277,7 +1281,8 @@ walk_block(OrdinaryStep *step, const unsigned char *at, uint64_t size, uint64_t 
         return walked;
     }
     batch_clear(&step->batch);
-    set_origin(step, header.client, header.uid, header.gid, header.pid, header.place);
+    set_origin(step, header.client, header.uid, header.gid, header.pid, header.account,
+               header.place);
     int gathered = gather_block(step, at, &header);
     walked.entries = header.count;
     walked.is_ordinary = gathered != 0;

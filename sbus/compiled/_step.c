@@ -448,7 +448,7 @@ static PyMethodDef step_methods[] = {
      "they are."},
     {"walk", (PyCFunction)step_walk, METH_VARARGS,
      "walk(end, costs, walked_bytes, cost_max) -> cost\n\n"
-     "Walk the log up to `end` or that cost, and add to `costs` and `walked_bytes`, by uid. Stops "
+     "Walk the log up to `end` or that cost, and add to `costs` and `walked_bytes`, by account. Stops "
      "before a block that is not ordinary."},
     {"walk_piece", (PyCFunction)step_walk_piece, METH_VARARGS,
      "walk_piece(piece, costs, walked_bytes) -> bytes\n\n"
@@ -472,13 +472,12 @@ static PyMemberDef outbox_members[] = {
     {"fd", T_INT, offsetof(OutboxRecord, fd), 0, NULL},
     {"is_flowing", T_BOOL, offsetof(OutboxRecord, is_flowing), 0, NULL},
     {"wants_sender", T_BOOL, offsetof(OutboxRecord, wants_sender), 0, NULL},
-    {"uid", T_LONGLONG, offsetof(OutboxRecord, uid), 0, NULL},
     {"accepted", T_LONGLONG, offsetof(OutboxRecord, accepted), 0, NULL},
     {"slot_at", T_ULONGLONG, offsetof(OutboxRecord, slot_at), 0, NULL},
     {"account_place", T_ULONGLONG, offsetof(OutboxRecord, account), 0, NULL},
     {"delivered_bytes", T_LONGLONG, offsetof(OutboxRecord, delivered_bytes), 0, NULL},
     {"drops_from_bytes", T_LONGLONG, offsetof(OutboxRecord, drops_from_bytes), 0, NULL},
-    {"spared_uid", T_LONGLONG, offsetof(OutboxRecord, spared_uid), 0, NULL},
+    {"spared_account", T_LONGLONG, offsetof(OutboxRecord, spared_account), 0, NULL},
     {"drop_counter", T_ULONGLONG, offsetof(OutboxRecord, drop_counter), 0, NULL},
     {"new_drops", T_LONGLONG, offsetof(OutboxRecord, new_drops), 0, NULL},
     {NULL, 0, 0, 0, NULL},
@@ -535,6 +534,7 @@ static PyMemberDef origin_members[] = {
     {"uid", T_ULONGLONG, offsetof(OriginRecord, uid), 0, NULL},
     {"gid", T_ULONGLONG, offsetof(OriginRecord, gid), 0, NULL},
     {"pid", T_ULONGLONG, offsetof(OriginRecord, pid), 0, NULL},
+    {"account_place", T_ULONGLONG, offsetof(OriginRecord, account), 0, NULL},
     {"place", T_ULONGLONG, offsetof(OriginRecord, place), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };

@@ -6,14 +6,12 @@ class OutboxRecord:
 
     __slots__ = (
         *("accepted", "account_place", "delivered_bytes", "fd", "is_flowing"),
-        *("drop_counter", "drops_from_bytes", "new_drops", "slot_at", "spared_uid", "uid"),
+        *("drop_counter", "drops_from_bytes", "new_drops", "slot_at", "spared_account"),
         "wants_sender",
     )
 
-    uid: int
-    """Its client's user."""
     account_place: int
-    """Of that user's account, among all accounts."""
+    """Of its client's user's account, among all accounts."""
     fd: int
     """The client's socket; -1 when the outbox is closed."""
     is_flowing: bool
@@ -27,8 +25,8 @@ class OutboxRecord:
     """Where the client's slot begins, among the words of all slots."""
     drops_from_bytes: int
     """While nothing is sent at once, messages of this size and larger are only counted."""
-    spared_uid: int
-    """But for those of this user; negative: nobody."""
+    spared_account: int
+    """But for those of the user with the account at this place; negative: nobody."""
     drop_counter: int
     """Where they are counted, among the worker's statistics."""
     new_drops: int
@@ -55,10 +53,11 @@ class SessionRecord:
 
     client: int
     uid: int
+    """Like the two below, the peer's own, as `whoami` tells them."""
     gid: int
     pid: int
     account_place: int
-    """Of its user's account, among all accounts."""
+    """Of its user's account, among all accounts. The user of a subordinate id is its owner."""
     slot_at: int
     """Where its slot begins, among the words of all slots."""
     fd: int
@@ -90,12 +89,14 @@ class SessionRecord:
 class OriginRecord:
     """Who has published what is being delivered, and the place of that in the total order."""
 
-    __slots__ = ("client", "gid", "pid", "place", "uid")
+    __slots__ = ("account_place", "client", "gid", "pid", "place", "uid")
 
     client: int
     uid: int
     gid: int
     pid: int
+    account_place: int
+    """As in a session."""
     place: int
 
 

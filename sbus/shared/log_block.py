@@ -2,7 +2,8 @@
 
     log block    destination mask, length, number of log entries, the publisher's client number and
                  uid, time of receipt, place of the batch, the publisher's gid and pid, the
-                 entry of its receipt or 0 (`receipt_table`), log entries
+                 entry of its receipt or 0 (`receipt_table`), the place of the publisher's account,
+                 log entries
     log entry    destination mask, length of the packet, length of its key, number of the message in
                  its batch, packet
 
@@ -21,8 +22,8 @@ from sbus.errors import ConfigurationError
 from sbus.limits import Limits
 from sbus.shared.shared_memory import LAST_PLACE, PAGE_BYTES
 
-BLOCK = struct.Struct("<QIIQIIQIIQ8x")
-"""Mask, length, count, client, uid, time, place, gid, pid, receipt: 64 bytes."""
+BLOCK = struct.Struct("<QIIQIIQIIQI4x")
+"""Mask, length, count, client, uid, time, place, gid, pid, receipt, account: 64 bytes."""
 PLACE_AT: Final = 32
 """Of the place in the header: it is known last."""
 PLACE = struct.Struct("<Q")
@@ -42,8 +43,11 @@ class Publisher(NamedTuple):
 
     client: int
     uid: int
+    """Like the two below, the peer's own, as `whoami` tells them."""
     gid: int
     pid: int
+    account_place: int
+    """Of its user's account, which is charged for what it publishes."""
 
 
 class WalkedBlock(NamedTuple):
@@ -96,10 +100,10 @@ def build_log_block(
         parts.append(packet)
         length += _ENTRY.size + len(packet)
     padding = -length % BLOCK_ALIGN_BYTES
-    client, uid, gid, pid = publisher
+    client, uid, gid, pid, account = publisher
     time_us = received_us & TIME_MASK
     block = (union, length + padding, len(entries), client, uid, time_us)
-    parts[0] = BLOCK.pack(*block, 0, gid, pid, receipt)
+    parts[0] = BLOCK.pack(*block, 0, gid, pid, receipt, account)
     parts.append(bytes(padding))
     return LogBlock(union, len(entries), b"".join(parts))
 
@@ -114,14 +118,13 @@ def _check_length(length: int, count: int) -> None:
 def block_at(source: mmap.mmap | bytes, at: int, bit: int) -> tuple[int, int, WalkedBlock | None]:
     """The length of the log block here, how many entries it has, and the block, if it concerns the
     worker with this bit."""
-    mask, length, count, client, uid, time_us, place, gid, pid, receipt = BLOCK.unpack_from(
-        source, at
-    )
+    header = BLOCK.unpack_from(source, at)
+    mask, length, count, client, uid, time_us, place, gid, pid, receipt, account = header
     _check_length(length, count)
     if not mask & bit:
         return length, count, None
     entries = _entries_of(source, at + BLOCK.size, count, bit)
-    publisher = Publisher(client, uid, gid, pid)
+    publisher = Publisher(client, uid, gid, pid, account)
     return length, count, WalkedBlock(publisher, time_us, place, receipt, entries)
 
 

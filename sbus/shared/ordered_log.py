@@ -106,7 +106,7 @@ _PIECE_BYTES_MAX = 2048
 """Some messages of a few bytes: copying them costs less than another critical section."""
 _WINDOW_STEPS_MAX = 75_000
 """For as many log entries as fill a window: 15 ms if no route is cached."""
-_NO_PUBLISHER = (0, 0, 0, 0, 0, 0, 0, 0)
+_NO_PUBLISHER = (0,) * 9
 """Nor a count or a place, in the header of what skips the rest of the ring."""
 _PACE_MEMORY = 0.8
 """The weight of earlier walks in a worker's measured pace, against one more walk."""

@@ -49,7 +49,7 @@ class OpenReceipt(NamedTuple):
 
     entry: int
     client: int
-    uid: int
+    account_place: int
 
 
 class ReceiptTable:
@@ -75,10 +75,10 @@ class ReceiptTable:
         return client in self._by_client
 
     # -- by the publisher's worker -------------------------------------------------------------
-    def take(self, client: int, uid: int, mark: int, token: bytes) -> int | None:
+    def take(self, client: int, account_place: int, mark: int, token: bytes) -> int | None:
         """Take an entry for this client's message; None when it has to wait."""
         is_over = self._by_client[client] >= OPEN_OF_CLIENT_MAX
-        if is_over or self._by_user[uid] >= len(self._free):
+        if is_over or self._by_user[account_place] >= len(self._free):
             self.has_refused = True
             return None
         entry = self._free.pop()
@@ -91,13 +91,13 @@ class ReceiptTable:
         for worker in range(self._workers):
             words[at + _CELLS + worker] = 0
         words[at + _CLIENT] = client  # last: a successor looks at entries of clients only
-        self._note_taken(OpenReceipt(entry, client, uid))
+        self._note_taken(OpenReceipt(entry, client, account_place))
         return entry
 
     def _note_taken(self, receipt: OpenReceipt) -> None:
         self.open[receipt.entry] = receipt
         self._by_client[receipt.client] += 1
-        self._by_user[receipt.uid] += 1
+        self._by_user[receipt.account_place] += 1
 
     def place(self, entry: int, mask: int) -> int:
         """The message gets its place, for these other workers. Under the lock. Returns the mark of
@@ -151,10 +151,10 @@ class ReceiptTable:
         return self._take_refused()
 
     def _release(self, receipt: OpenReceipt) -> None:
-        entry, client, uid = receipt
+        entry, client, account_place = receipt
         self._words[entry * self._entry_words + _CLIENT] = 0
         self._free.append(entry)
-        for counter, who in ((self._by_client, client), (self._by_user, uid)):
+        for counter, who in ((self._by_client, client), (self._by_user, account_place)):
             counter[who] -= 1
             if not counter[who]:
                 del counter[who]

@@ -41,7 +41,7 @@ from sbus.shared.stall_table import stall_table_words
 from sbus.shared.worker_statistics import statistics_words
 from sbus.unix.file_lock import lock_file
 
-LAYOUT_VERSION: Final = 8
+LAYOUT_VERSION: Final = 9
 """Of everything in this memory. A program goes on only with a memory that has its own version: this
 changes with every change of what a word, a record of the table or a log block means."""
 WORKERS_MAX = 64

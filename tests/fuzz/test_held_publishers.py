@@ -178,7 +178,7 @@ def check_nothing_is_left(bus: OneProcessBus) -> None:
         assert not any([waiting._holding, waiting._next_of_user, waiting.waiting_bytes])
         background = subscriptions._background
         assert not any([background._changes, background._stuck])
-        assert not any([subscriptions._unrecorded, subscriptions._watched._uids])
+        assert not any([subscriptions._unrecorded, subscriptions._watched._accounts])
         statistics = router._index.statistics()
         assert (statistics.nodes, statistics.subscriptions) == (1, 0)
         assert not router._interest

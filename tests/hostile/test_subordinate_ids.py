@@ -9,25 +9,21 @@ import pytest
 
 from sbus.unix.open_files import raise_open_files_limit
 from tests.support.admin import administer
-from tests.support.bus import SBUSD, Bus, running_bus
-from tests.support.raw_client import RawClient
+from tests.support.bus import Bus, running_bus
+from tests.support.subordinate_ids import FIRST, OWNER, RANGE, connect_as, with_subordinate_ids
 from tests.support.threads import wait_until
-from tests.support.users import STRANGER, directory_for_everybody, effective_user, needs_root
+from tests.support.users import STRANGER, directory_for_everybody, needs_root
 
 pytestmark = needs_root
 
-OWNER = 70_001
-FIRST = 200_000
 IDS = 1_030
 """Six more than a bus has accounts."""
-ANOTHER_FILE = ("unshare", "--mount", "sh", "-c", 'mount --bind "$0" /etc/subuid && exec "$@"')
 
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
     raise_open_files_limit()  # of this process, which has all clients
     with directory_for_everybody() as made:
-        (made / "subuid").write_text(f"{OWNER}:{FIRST}:65536\n")
         yield made
 
 
@@ -36,16 +32,6 @@ def bus(directory: Path) -> Iterator[Bus]:
     """A bus on a host where a user has subordinate ids."""
     with running_bus(directory, "-go", command=with_subordinate_ids(directory)) as running:
         yield running
-
-
-def with_subordinate_ids(directory: Path) -> tuple[str, ...]:
-    """The command of a bus on such a host."""
-    return (*ANOTHER_FILE, str(directory / "subuid"), *SBUSD)
-
-
-def connect_as(bus: Bus, uid: int) -> RawClient:
-    with effective_user(uid):
-        return bus.connect()
 
 
 def test_other_users_have_accounts_while_a_user_is_there_under_all_of_its_ids(bus: Bus) -> None:
@@ -72,16 +58,13 @@ def test_a_subordinate_id_is_itself_and_asks_about_its_owner(bus: Bus) -> None:
                 assert sorted(one["uid"] for one in clients) == sorted(own)
 
 
-@pytest.mark.parametrize(
-    ("ranges", "entries"), [(f"{OWNER}:{FIRST}:65536\n", 1), ("", 100)], ids=["owned", "unknown"]
-)
+@pytest.mark.parametrize(("ranges", "entries"), [(RANGE, 1), ("", 100)], ids=["owned", "unknown"])
 def test_refusals_under_many_ids_are_few_entries_of_the_log(
     directory: Path, ranges: str, entries: int
 ) -> None:
-    (directory / "subuid").write_text(ranges)
     rules = directory / "rules.toml"
     rules.write_text('[[rules]]\ndeny = ["connect"]\n')
-    command = with_subordinate_ids(directory)
+    command = with_subordinate_ids(directory, ranges)
     with running_bus(directory, "-go", f"--config={rules}", command=command) as bus:
         for uid in range(FIRST, FIRST + 200):
             with connect_as(bus, uid) as client:

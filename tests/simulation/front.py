@@ -37,6 +37,7 @@ from sbus.shared.shared_memory import COMPACTION_WANTED, SharedMemory
 from sbus.shared.stall_table import StallTable
 from sbus.unix.credentials import Credentials
 from sbus.unix.fd_passing import dup_socket
+from tests.simulation.plan import user_of
 from tests.simulation.workers import SimulatedWorker
 from tests.support.events import logging_to
 
@@ -160,7 +161,7 @@ class SimulatedFront:
     # -- clients -------------------------------------------------------------------------------
     def admit(self, number: int, sock: socket.socket, own: Credentials) -> Client:
         """Have a worker serve a new client; takes the bus's end of its connection."""
-        account = self.book.of(own.uid, self._settings.limits.user, 0)
+        account = self.book.of(user_of(own.uid), self._settings.limits.user, 0)
         assert account is not None
         client = self.registry.add(number, sock, own, account)
         self.send(number, adoption(client, cast("Any", self)), sock.fileno())

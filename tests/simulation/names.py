@@ -12,6 +12,7 @@ from sbus.protocol.packets import parse_server_packet
 from sbus.protocol.presence import Member, parse_change, parse_members
 from sbus.protocol.presence_keys import PRESENCE
 from tests.simulation.clients import Message, SimulatedClient
+from tests.simulation.plan import user_of
 
 NAMES = (b"ann", b"ben", b"cid")
 WILL_KEYS = (b"a", b"b/x")
@@ -21,7 +22,7 @@ LISTED = b"CMSG !/members\0"
 def announcements(client: SimulatedClient, name: bytes, will: bytes) -> list[bytes]:
     """All packets that may tell of a name that this client asks for."""
     own = client.own
-    member = Member(own.uid, name, client.number, own.gid, own.pid)
+    member = Member(user_of(own.uid), name, client.number, own.gid, own.pid)
     told = [member.join_message(), member.leave_message("left"), member.leave_message("gave-up")]
     return [*told, *([b"MSG " + will] if will else [])]
 

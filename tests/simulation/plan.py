@@ -9,7 +9,16 @@ from sbus.shared.shared_memory import PAGE_BYTES
 
 SMALL_BUFFER_BYTES = 4608
 """Some messages fill a socket with this buffer."""
+USERS = (1000, 1001)
+_SUBORDINATE = 100_000
+UIDS = (*USERS, USERS[1] + _SUBORDINATE)
+"""Of clients; the last is a subordinate id of a user."""
 _PACKET_BYTES_MAX = 512
+
+
+def user_of(uid: int) -> int:
+    """The user that this id counts as."""
+    return uid % _SUBORDINATE
 
 
 class Plan(NamedTuple):

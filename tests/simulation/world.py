@@ -32,7 +32,7 @@ from tests.simulation.clients import SimulatedClient, Times
 from tests.simulation.fibers import Fiber, Interruption
 from tests.simulation.front import SimulatedFront
 from tests.simulation.oracle import Ledger, check_order, check_places, check_receipts, check_secrecy
-from tests.simulation.plan import SMALL_BUFFER_BYTES, make_plan
+from tests.simulation.plan import SMALL_BUFFER_BYTES, UIDS, make_plan
 from tests.simulation.workers import SimulatedLock, SimulatedWorker
 
 KEYS = (b"a", b"a/b", b"a/b/c", b"b", b"b/x", b"!/cred//1000//s", b"!/cred//1001//s")
@@ -45,7 +45,6 @@ OPEN_CHOICES = (
     b"order/latest",
     b"age/1",
 )
-UIDS = (1000, 1001)
 QUIET_CLIENTS = 3
 """One of so many publishes nothing itself, takes names, and may leave."""
 SETTLE_ROUNDS_MAX = 20_000

@@ -26,12 +26,12 @@ from sbus.shared.worker_statistics import STALLS, WorkerStatistics
 from sbus.unix.credentials import Credentials
 from sbus.unix.user_namespace import untranslated_ids
 
-_RULE = struct.Struct("<IIIIIII?B")
-"""Version, place, account, user, gid, uid, pid, everybody, bytes of access rules."""
+_RULE = struct.Struct("<IIIIII?B")
+"""Version, place, account, gid, uid, pid, everybody, bytes of access rules."""
 
 ANYBODY = -1
 NOBODY = -2
-"""Where a uid is expected."""
+"""Where the place of an account is expected."""
 
 
 class BackpressureRule(msgspec.Struct, frozen=True, eq=False):
@@ -40,8 +40,6 @@ class BackpressureRule(msgspec.Struct, frozen=True, eq=False):
     client: int
     place: int
     account_place: int
-    user: int
-    """Whose account it is: of a subordinate id, its owner's."""
     credentials: Credentials
     profile: AccessProfile
     """What the access rules say about it."""
@@ -51,13 +49,14 @@ class BackpressureRule(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def holds(self) -> int:
-        """The user whose publishers may be held, or `ANYBODY`, or `NOBODY`.
+        """The account of the user whose publishers may be held, or `ANYBODY`, or `NOBODY`.
 
         A uid that the kernel could not translate may be anyone's, and holds nobody.
         """
         if self.profile.may_block_others:
             return ANYBODY
-        return NOBODY if self.user == untranslated_ids()[1] else self.user
+        is_unknown = self.credentials.uid == untranslated_ids()[1]
+        return NOBODY if is_unknown else self.account_place
 
     def changed_to(self, profile: AccessProfile) -> "BackpressureRule | None":
         """The next version, with this profile; None where others would see no difference."""
@@ -78,18 +77,18 @@ class BackpressureRule(msgspec.Struct, frozen=True, eq=False):
         """All but the client's number, for the journal."""
         own = self.credentials
         everybody, rules = self.profile.may_block_others, encode_rule_set(self.profile.subscribe)
-        whose = (self.version, self.place, self.account_place, self.user)
+        whose = (self.version, self.place, self.account_place)
         return _RULE.pack(*whose, own.gid, own.uid, own.pid, everybody, len(rules)) + rules
 
 
 def unpack_rule(client: int, data: bytes) -> tuple[BackpressureRule, bytes]:
     """What another worker packed in front of a pattern, and the pattern."""
-    version, place, account, user, gid, uid, pid, everybody, rules_bytes = _RULE.unpack_from(data)
+    version, place, account, gid, uid, pid, everybody, rules_bytes = _RULE.unpack_from(data)
     end = _RULE.size + rules_bytes
     subscribe = decode_rule_set(data[_RULE.size : end])
     profile = AccessProfile(publish=0, subscribe=subscribe, may_block_others=everybody)
     own = Credentials(gid=gid, uid=uid, pid=pid)
-    return BackpressureRule(client, place, account, user, own, profile, version), data[end:]
+    return BackpressureRule(client, place, account, own, profile, version), data[end:]
 
 
 class BackpressureListener(Protocol):
@@ -132,13 +131,14 @@ class Backpressure:
         """Hold publishers by another rule from now on."""
         self.rule = rule
 
-    def concerns(self, publisher_uid: int) -> bool:
-        """Whether this user's publishers may be held back for this client while there is time."""
-        return self.rule.holds in (publisher_uid, ANYBODY)
+    def concerns(self, publisher_account: int) -> bool:
+        """Whether publishers with this account may be held back for this client while there is
+        time."""
+        return self.rule.holds in (publisher_account, ANYBODY)
 
-    def may_hold(self, publisher_uid: int) -> bool:
-        """Whether this user's publishers may be held back for this client."""
-        if not self.concerns(publisher_uid):
+    def may_hold(self, publisher_account: int) -> bool:
+        """Whether publishers with this account may be held back for this client."""
+        if not self.concerns(publisher_account):
             return False
         if self._account.held_left_ns(time.monotonic_ns()):
             return True

@@ -70,9 +70,9 @@ class Recipient(Protocol):
     @property
     def is_closed(self) -> bool: ...
 
-    def deliver(self, packet: bytes, publisher_uid: int) -> None: ...
+    def deliver(self, packet: bytes, publisher_account: int) -> None: ...
 
-    def leave_out(self, packet: bytes, publisher_uid: int) -> None: ...
+    def leave_out(self, packet: bytes, publisher_account: int) -> None: ...
 
 
 class FanOutTimes:
@@ -109,25 +109,25 @@ class FanOutTimes:
         self,
         recipients: Sequence[Recipient],
         packet: bytes,
-        uid: int,
+        publisher: int,
         progress: memoryview,
         place: int,
     ) -> int:
-        """Deliver a message of this user, and note the delivery under way in `progress`, as the
-        `place` of the message and the recipient's slot. Returns how many were left out, which the
-        publisher is not to be charged for."""
+        """Deliver a message of the user with this account, and note the delivery under way in
+        `progress`, as the `place` of the message and the recipient's slot. Returns how many were
+        left out, which the publisher is not to be charged for."""
         if len(recipients) > self._small:
-            return self._deliver_to_many(recipients, packet, uid, progress, place)
+            return self._deliver_to_many(recipients, packet, publisher, progress, place)
         for recipient in recipients:
             progress[0] = place + recipient.slot_at
-            recipient.deliver(packet, uid)
+            recipient.deliver(packet, publisher)
         return 0
 
     def _deliver_to_many(
         self,
         recipients: Sequence[Recipient],
         packet: bytes,
-        uid: int,
+        publisher: int,
         progress: memoryview,
         place: int,
     ) -> int:
@@ -136,21 +136,21 @@ class FanOutTimes:
         for recipient in recipients:
             progress[0] = place + recipient.slot_at
             outbox = recipient.outbox
-            if outbox is None or outbox.uid == uid:
-                recipient.deliver(packet, uid)
+            if outbox is None or outbox.account_place == publisher:
+                recipient.deliver(packet, publisher)
                 continue
             if outbox.account_place != found_for:
                 words[_MESSAGE] += found_for < 0
                 found_for = outbox.account_place
-                at = self._find(uid, found_for)
+                at = self._find(publisher, found_for)
             make = recipient.deliver
             if at and words[at + _IS_SPENT]:
                 left_out += 1
-                if outbox.leave_out_likewise(packet, uid):
+                if outbox.leave_out_likewise(packet, publisher):
                     continue
                 make = recipient.leave_out
             began_ns = time.monotonic_ns()
-            make(packet, uid)
+            make(packet, publisher)
             if at:
                 ordinary_ns = ORDINARY_NS + len(packet) * NS_PER_BYTE
                 ordinary_ns += 0 if isinstance(recipient, OutboxLedger) else _LOOK_NS
@@ -158,10 +158,10 @@ class FanOutTimes:
         return left_out
 
     # -- what pairs owe ------------------------------------------------------------------------
-    def _find(self, uid: int, account_place: int) -> int:
+    def _find(self, publisher: int, account_place: int) -> int:
         """Where this pair begins; 0 while another pair, which owes something, has its place."""
         words = self.words
-        pair = uid << 32 | account_place + 1
+        pair = publisher << 32 | account_place + 1
         index = (pair * words[_FACTOR] & _MASK) >> 64 - _PAIRS_BITS
         at = _FIRST_PAIR + _PAIR_WORDS * index
         self._pay_by_time(at)

@@ -15,11 +15,11 @@ class Origin(OriginRecord):
     __slots__ = ()
 
     def __init__(self) -> None:
-        self.set(Publisher(0, 0, 0, 0), 0)
+        self.set(Publisher(0, 0, 0, 0, 0), 0)
 
     def set(self, publisher: Publisher, place: int) -> None:
         """What comes next was published by this client, at this place."""
-        self.client, self.uid, self.gid, self.pid = publisher
+        self.client, self.uid, self.gid, self.pid, self.account_place = publisher
         self.place = place
 
     def prefix(self) -> bytes:

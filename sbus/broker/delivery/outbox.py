@@ -104,10 +104,10 @@ class Outbox(OutboxLedger):
         self.decide_anew()
 
     # -- what comes ----------------------------------------------------------------------------
-    def deliver(self, packet: bytes, publisher_uid: int) -> None:
+    def deliver(self, packet: bytes, publisher_account: int) -> None:
         """Accept a message for this client."""
         self.accepted += 1
-        if not self.is_flowing and self._drops_likewise(packet, publisher_uid):
+        if not self.is_flowing and self._drops_likewise(packet, publisher_account):
             return
         if self.wants_sender:
             packet = self._with_sender(packet)
@@ -122,34 +122,34 @@ class Outbox(OutboxLedger):
         else:
             if self._try_to_send(packet):
                 return
-        self._decide(packet, publisher_uid)
+        self._decide(packet, publisher_account)
 
-    def leave_out(self, packet: bytes, publisher_uid: int) -> None:
+    def leave_out(self, packet: bytes, publisher_account: int) -> None:
         """There is no time for this message (see `FanOutTimes`): drop it, unless the hard policy is
         another one for this publisher."""
-        if self.leave_out_likewise(packet, publisher_uid):
+        if self.leave_out_likewise(packet, publisher_account):
             return
         self.accepted += 1
         packet = self._with_sender(packet) if self.wants_sender else packet
         if self._state in (outbox_state.CLOSED, outbox_state.AWAY):
-            self._decide(packet, publisher_uid)
+            self._decide(packet, publisher_account)
             return
         if self.is_flowing:
             self._enter(outbox_state.OUT_OF_TIME)
             self._listener.wait_for_time()
         if self.flood_control.hard is Hard.ERROR:
             self._fail(packet, "its user takes too much time for others' messages")
-        elif self.keeps_left_out(publisher_uid):
-            self._overshoot(packet, publisher_uid, NO_SIZE)
+        elif self.keeps_left_out(publisher_account):
+            self._overshoot(packet, publisher_account, NO_SIZE)
         else:
             self._drop_likewise(packet, "fan-out", NO_SIZE)
         self._share_waiting()
 
-    def keeps_left_out(self, publisher_uid: int) -> bool:
-        """Whether `leave_out` holds this user's publishers back, and so loses no message."""
+    def keeps_left_out(self, publisher_account: int) -> bool:
+        """Whether `leave_out` holds publishers with this account back, and so loses no message."""
         if self.flood_control.hard is not Hard.BLOCK or self._backpressure is None:
             return False
-        return self._backpressure.may_hold(publisher_uid)
+        return self._backpressure.may_hold(publisher_account)
 
     def send_control(self, packet: bytes, is_reply: bool = False) -> None:
         """Send a control message, behind everything accepted so far. If it is the reply to the
@@ -234,7 +234,7 @@ class Outbox(OutboxLedger):
         return True
 
     # -- what the socket did not take ----------------------------------------------------------
-    def _decide(self, packet: bytes, publisher_uid: int) -> None:
+    def _decide(self, packet: bytes, publisher_account: int) -> None:
         """Follow the soft policy. That the kernel has no memory is no fault of the client's."""
         self._settle_drops()
         soft = self.flood_control.soft
@@ -246,16 +246,16 @@ class Outbox(OutboxLedger):
             self._leave_undelivered(packet)
             return
         if soft is _QUEUE or self._state is outbox_state.NO_MEMORY:
-            self._offer(packet, publisher_uid)
+            self._offer(packet, publisher_account)
         elif soft is Soft.BLOCK:
-            self._overshoot(packet, publisher_uid, 0)
+            self._overshoot(packet, publisher_account, 0)
         elif soft is Soft.ERROR:
             self._fail(packet, "the client's socket was full")
         else:
             self._drop_likewise(packet, "soft", 0)
         self._share_waiting()
 
-    def _offer(self, packet: bytes, publisher_uid: int) -> None:
+    def _offer(self, packet: bytes, publisher_account: int) -> None:
         """Put a message in the backlog, or follow the hard policy."""
         exceeded = self._backlog.offer(packet)
         if exceeded is not None and self._drop_aged_for_room():
@@ -266,21 +266,21 @@ class Outbox(OutboxLedger):
             self._listener.on_quota_reached()
         from_bytes = NO_SIZE if self.flood_control.wants_fresh else len(packet)  # one may fit
         if self.flood_control.hard is Hard.BLOCK:
-            self._overshoot(packet, publisher_uid, from_bytes)
+            self._overshoot(packet, publisher_account, from_bytes)
         elif self.flood_control.hard is Hard.ERROR:
             self._fail(packet, "the client's backlog was full")
         else:
             self._drop_likewise(packet, exceeded, from_bytes)
 
-    def _overshoot(self, packet: bytes, publisher_uid: int, from_bytes: int) -> None:
+    def _overshoot(self, packet: bytes, publisher_account: int, from_bytes: int) -> None:
         """Keep a message all the same and hold its publisher back, if that may be held. There is no
         room for messages of `from_bytes` and more."""
         backpressure = self._backpressure
         if backpressure is None:
             self._drop_likewise(packet, "unheld", from_bytes)
-        elif not backpressure.concerns(publisher_uid):
+        elif not backpressure.concerns(publisher_account):
             self._drop_likewise(packet, "unheld", from_bytes, backpressure.rule.holds)
-        elif not backpressure.may_hold(publisher_uid):
+        elif not backpressure.may_hold(publisher_account):
             self._drop(packet, "unheld")
         elif self._backlog.overshoot(packet):
             backpressure.stall()

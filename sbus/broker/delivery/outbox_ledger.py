@@ -67,7 +67,6 @@ class OutboxLedger(OutboxRecord):
         self._backlog = backlog
         self._account = account
         self.account_place = account.place
-        self.uid = NOBODY
         self._slot: ClientSlot | None = None
         self.slot_at = 0
         self.wants_sender = False
@@ -171,16 +170,16 @@ class OutboxLedger(OutboxRecord):
         self._settle_drops()
         self._drop_reason, self.drop_counter = "", 0
         self.drops_from_bytes = NO_SIZE
-        self.spared_uid = NOBODY
+        self.spared_account = NOBODY
 
     def _drop_likewise(
-        self, packet: bytes, reason: str, from_bytes: int, spared_uid: int = NOBODY
+        self, packet: bytes, reason: str, from_bytes: int, spared_account: int = NOBODY
     ) -> None:
         """Drop a message, and from now on those of `from_bytes` and more for the same reason, but
         for one user's."""
         self._drop(packet, reason)
         self.drops_from_bytes = from_bytes
-        self.spared_uid = spared_uid
+        self.spared_account = spared_account
 
     def _drop(self, packet: bytes, reason: str) -> None:
         if reason != self._drop_reason:
@@ -195,18 +194,18 @@ class OutboxLedger(OutboxRecord):
         self._count_drop(packet)
         self.drops_from_bytes = 0
 
-    def _drops_likewise(self, packet: bytes, publisher_uid: int) -> bool:
+    def _drops_likewise(self, packet: bytes, publisher_account: int) -> bool:
         """Count a message that is dropped as the last one was; False if that has to be decided."""
-        if len(packet) < self.drops_from_bytes or publisher_uid == self.spared_uid:
+        if len(packet) < self.drops_from_bytes or publisher_account == self.spared_account:
             return False
         self._count_drop(packet)
         return True
 
-    def leave_out_likewise(self, packet: bytes, publisher_uid: int) -> bool:
+    def leave_out_likewise(self, packet: bytes, publisher_account: int) -> bool:
         """Count a message that is dropped as the last one was; False if that has to be decided."""
         if not self.is_flowing and self.drop_counter == _LEFT_OUT:
             self._count_drop(packet)
-        elif not self._drops_likewise(packet, publisher_uid):
+        elif not self._drops_likewise(packet, publisher_account):
             return False
         self.accepted += 1
         return True

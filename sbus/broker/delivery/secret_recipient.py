@@ -40,18 +40,18 @@ class ProcessLifetimeGuard:
     def is_closed(self) -> bool:
         return self.outbox.is_closed or self._process.has_ended()
 
-    def deliver(self, packet: bytes, publisher_uid: int) -> None:
+    def deliver(self, packet: bytes, publisher_account: int) -> None:
         if self._is_anothers(packet):
             self.outbox.retract(packet)
         else:
-            self.outbox.deliver(packet, publisher_uid)
+            self.outbox.deliver(packet, publisher_account)
 
-    def leave_out(self, packet: bytes, publisher_uid: int) -> None:
+    def leave_out(self, packet: bytes, publisher_account: int) -> None:
         """Look at the process only if the message is kept: looking takes longer than delivering."""
-        if self.outbox.keeps_left_out(publisher_uid) and self._is_anothers(packet):
+        if self.outbox.keeps_left_out(publisher_account) and self._is_anothers(packet):
             self.outbox.retract(packet)
         else:
-            self.outbox.leave_out(packet, publisher_uid)
+            self.outbox.leave_out(packet, publisher_account)
 
     def _is_anothers(self, packet: bytes) -> bool:
         """Whether the process id is not the client's any more, now that this message comes."""

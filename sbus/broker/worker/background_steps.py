@@ -22,28 +22,28 @@ class BackgroundSteps:
         self._stuck: list[tuple[int, Iterator[bool]]] = []
         """Changes that wait for room, and whose they are."""
 
-    def add(self, uid: int, change: Iterator[bool]) -> None:
-        """Make a change for a user, after the user's others."""
-        self._changes.setdefault(uid, deque()).append(change)
+    def add(self, account: int, change: Iterator[bool]) -> None:
+        """Make a change for the user with this account, after the user's others."""
+        self._changes.setdefault(account, deque()).append(change)
 
     def make_one(self) -> tuple[int, int] | None:
         """Make one step. Returns whose it was, and its cost; None when there is none to make."""
         if not self._changes:
             return None
         began_at = time.perf_counter()
-        uid, changes = next(iter(self._changes.items()))
+        account, changes = next(iter(self._changes.items()))
         can_continue = next(changes[0], None)
         if not can_continue:
             change = changes.popleft()
             if can_continue is False:
-                self._stuck.append((uid, change))
-        del self._changes[uid]
+                self._stuck.append((account, change))
+        del self._changes[account]
         if changes:
-            self._changes[uid] = changes
-        return uid, int((time.perf_counter() - began_at) * UNITS_PER_SECOND)
+            self._changes[account] = changes
+        return account, int((time.perf_counter() - began_at) * UNITS_PER_SECOND)
 
     def retry(self) -> None:
         """There may be room in the table again."""
-        for uid, change in self._stuck:
-            self.add(uid, change)
+        for account, change in self._stuck:
+            self.add(account, change)
         self._stuck.clear()

@@ -63,7 +63,7 @@ class ClientEvents:
         """A client is disconnected for this."""
         self._rate_limiter.log(
             fault.code,
-            session.uid,
+            session.account.uid,
             lambda: ClientExpelled(who=_who(session), code=fault.code, why=fault.text),
         )
 
@@ -71,7 +71,7 @@ class ClientEvents:
         """The access rules do not let a client do something with this key or pattern."""
         self._rate_limiter.log(
             "not-allowed",
-            session.uid,
+            session.account.uid,
             lambda: AccessDenied(who=_who(session), what=what, key=_escaped(text), rule=rule),
         )
 
@@ -82,7 +82,7 @@ class ClientEvents:
     def delayed(self, session: Session) -> None:
         """What a client is sent has to wait, because sends to its user take too long."""
         self._rate_limiter.log(
-            "sends-delayed", session.uid, lambda: SendsDelayed(who=_who(session))
+            "sends-delayed", session.account.uid, lambda: SendsDelayed(who=_who(session))
         )
 
     # -- only shown ----------------------------------------------------------------------------

@@ -200,7 +200,7 @@ class ClientMoves:
         session.set_counted(False)
         self._sessions.arriving[session.client] = session
         self._subscriptions.add_background_steps(
-            session.uid, self._prepare_steps(session, command.record)
+            session.account_place, self._prepare_steps(session, command.record)
         )
 
     def _prepare_steps(self, session: Session, record: ClientRecord) -> Iterator[bool]:
@@ -214,7 +214,8 @@ class ClientMoves:
         except (ClientFault, UnknownVersion) as error:
             self._decline_arrival(session, error)
         else:
-            self._subscriptions.add_background_steps(session.uid, self._settle_steps(session))
+            steps = self._settle_steps(session)
+            self._subscriptions.add_background_steps(session.account_place, steps)
 
     def _settle_steps(self, session: Session) -> Iterator[bool]:
         """Wait until publishers can be held back for the client, if that is needed."""
@@ -230,7 +231,7 @@ class ClientMoves:
         self._abandon(session.client)
         self._decline(session.client, str(error))
 
-    def deliver(self, packet: bytes, _publisher_uid: int) -> None:
+    def deliver(self, packet: bytes, _publisher_account: int) -> None:
         """Take over the client of a log entry.
 
         One that is not known was to be taken over by an earlier worker of this number.

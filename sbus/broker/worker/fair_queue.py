@@ -38,18 +38,19 @@ _USERS_KEPT = 64
 class BacklogSender:
     """A client's backlog as it is queued for turns."""
 
-    __slots__ = ("is_queued", "outbox", "uid")
+    __slots__ = ("account_place", "is_queued", "outbox")
 
-    def __init__(self, uid: int, outbox: Outbox) -> None:
-        self.uid = uid
+    def __init__(self, account_place: int, outbox: Outbox) -> None:
+        self.account_place = account_place
         self.outbox = outbox
         self.is_queued = False
 
 
 class Queueable(Protocol):
-    """What can be queued: it belongs to a user and remembers whether it is queued."""
+    """What can be queued: it belongs to a user, whose account tells which, and remembers whether it
+    is queued."""
 
-    uid: int
+    account_place: int
     is_queued: bool
 
 
@@ -99,9 +100,9 @@ class FairQueue(Generic[C]):
         if item.is_queued:
             return
         item.is_queued = True
-        user = self._users.get(item.uid)
+        user = self._users.get(item.account_place)
         if user is None:
-            user = self._new_user(item.uid)
+            user = self._new_user(item.account_place)
         (user.sending if sending else user.reading).append(item)
         if not user.is_queued:
             user.is_queued = True
@@ -119,23 +120,23 @@ class FairQueue(Generic[C]):
         item.is_queued = False
         return item
 
-    def charge(self, uid: int, cost: int) -> None:
+    def charge(self, account_place: int, cost: int) -> None:
         """Charge a user for work that one of its clients caused."""
-        user = self._users.get(uid)
+        user = self._users.get(account_place)
         if user is not None:
             user.charge += cost
 
     def _push(self, user: _User[C], *, stayed: bool) -> None:
         heappush(self._heap, (user.charge, stayed, next(self._arrivals), user))
 
-    def _new_user(self, uid: int) -> _User[C]:
+    def _new_user(self, account_place: int) -> _User[C]:
         users = self._users
         if len(users) >= self._users_kept:
             for known, user in list(users.items()):
                 if not user.is_queued and user.charge <= self._virtual_time:
                     del users[known]
             self._users_kept = max(_USERS_KEPT, 2 * len(users))
-        user = users[uid] = _User()
+        user = users[account_place] = _User()
         return user
 
     def _next_user(self) -> _User[C] | None:

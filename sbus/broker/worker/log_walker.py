@@ -14,7 +14,6 @@ from sbus.broker.worker.monitor import MessageMonitor
 from sbus.broker.worker.ordinary_step import OrdinaryStep
 from sbus.broker.worker.router import Router
 from sbus.limits import UNITS_PER_SECOND
-from sbus.shared.account_search import AccountSearch
 from sbus.shared.in_flight import NUMBER_SHIFT, delivery
 from sbus.shared.log_block import BLOCK, ENTRY_BYTES, HAND_OVER, TIME_MASK, WalkedBlock
 from sbus.shared.ordered_log import OrderedLog
@@ -53,9 +52,7 @@ class LogWalker:
         self._log = log
         self._step = step
         self._cost: dict[int, int] = {}
-        self._accounts = AccountSearch(
-            context.accounts, context.memory.accounts, context.memory.workers
-        )
+        self._accounts = context.accounts
         self._unpriced_cost: dict[int, int] = {}
         self._unpriced_bytes: dict[int, int] = {}
         self._priced_seconds = 0.0
@@ -63,11 +60,11 @@ class LogWalker:
         """Time spent on walks so far."""
 
     def take_cost(self) -> dict[int, int]:
-        """The cost of walking since the last call, by the publishers' users."""
+        """The cost of walking since the last call, by the publishers' accounts."""
         cost, self._cost = self._cost, {}
         unpriced = self._unpriced_cost
-        for uid, units in cost.items():
-            unpriced[uid] = unpriced.get(uid, 0) + units
+        for account, units in cost.items():
+            unpriced[account] = unpriced.get(account, 0) + units
         seconds = self.seconds - self._priced_seconds
         if unpriced and seconds >= _PRICED_SECONDS:
             self._note_prices(seconds)
@@ -76,11 +73,9 @@ class LogWalker:
     def _note_prices(self, seconds: float) -> None:
         """Note in the accounts of users what their bytes have cost in this time of walking."""
         bytes_per_unit = self._log.bytes_walked_in(seconds) / sum(self._unpriced_cost.values())
-        for uid, units in self._unpriced_cost.items():
-            account = self._accounts.of_user(uid)
-            if account is not None:
-                price = units * bytes_per_unit / self._unpriced_bytes[uid]
-                account.log_share.note_price(self._worker, price)
+        for account, units in self._unpriced_cost.items():
+            price = units * bytes_per_unit / self._unpriced_bytes[account]
+            self._accounts[account].log_share.note_price(self._worker, price)
         self._unpriced_cost, self._unpriced_bytes = {}, {}
         self._priced_seconds = self.seconds
 
@@ -132,7 +127,7 @@ class LogWalker:
         that was being taken over is taken over again."""
         progress, base = self._in_flight.walk_progress, self._in_flight.block_base()
         for block in self._log.walk(self._log.cursor + 1):
-            uid = block.publisher.uid
+            account = block.publisher.account_place
             self._statistics.counts[ROUTE_LOOKUPS] += len(block.entries)
             for number, (key, packet, number_in_batch) in enumerate(block.entries):
                 self._origin.set(block.publisher, block.place + number_in_batch)
@@ -144,7 +139,7 @@ class LogWalker:
                     elif place >= under_way:
                         self._statistics.counts[ACCEPTED] += 1
                         self._statistics.counts[ACCEPTED_BYTES] += len(packet)
-                        recipient.deliver(packet, uid)
+                        recipient.deliver(packet, account)
         self._in_flight.begin_block(self._log.cursor)
 
     def _note_walk(self, walked_bytes: int, seconds: float) -> None:
@@ -162,7 +157,7 @@ class LogWalker:
         for publisher, received_us, block_place, receipt, entries in blocks:
             if total >= cost_max:
                 break
-            uid = publisher.uid
+            account = publisher.account_place
             origin.set(publisher, block_place)
             before = statistics.counts[ACCEPTED]
             deliveries = 0
@@ -182,7 +177,7 @@ class LogWalker:
                     statistics.counts[ACCEPTED] += len(recipients)
                     statistics.counts[ACCEPTED_BYTES] += len(packet) * len(recipients)
                 tally = Tally(recipients) if receipt else None
-                deliveries -= deliver(recipients, packet, uid, progress, place)
+                deliveries -= deliver(recipients, packet, account, progress, place)
                 if tally is not None:
                     self._memory.wake(self._receipts.note_done(receipt, tally.counts()))
                 place += 1 << NUMBER_SHIFT
@@ -200,8 +195,9 @@ class LogWalker:
             statistics.record_latency(latency_us, accepted)
             cost = len(entries) + deliveries + int(timed_seconds * UNITS_PER_SECOND)
             total += cost
-            self._cost[uid] = self._cost.get(uid, 0) + cost
-            self._unpriced_bytes[uid] = self._unpriced_bytes.get(uid, 0) + walked_bytes
+            self._cost[account] = self._cost.get(account, 0) + cost
+            before_bytes = self._unpriced_bytes.get(account, 0)
+            self._unpriced_bytes[account] = before_bytes + walked_bytes
 
     def _report_walked(self, entries: list[tuple[bytes, bytes, int]]) -> float:
         """Tell the monitor of a log block; returns the seconds that took."""

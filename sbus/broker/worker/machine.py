@@ -150,8 +150,8 @@ class WorkerMachine:
         """Walk a piece of the log, and charge that to the publishers' users."""
         self._cost = 0
         self._sequencer.walk_on(_COST_PER_WALK)
-        for uid, cost in self._sequencer.take_walking_cost().items():
-            self._scheduler.charge(uid, cost)
+        for account, cost in self._sequencer.take_walking_cost().items():
+            self._scheduler.charge(account, cost)
         self._sequencer.share_statistics()
 
     def _tick_to_the_end(self, now: float) -> float | None:

@@ -3,10 +3,11 @@
 What the table has of a name does not depend on the worker that serves the client. So a move, or a
 worker's death, changes nothing here.
 
-    record of a name that is taken = UID NAME SLOT GID PID NUL will
+    record of a name that is taken = UID NAME SLOT GID PID OWN-UID ACCOUNT NUL will
     record of one that is given back = UID NAME
 
-The slot tells a worker whether the front still has the client (`inheritance`).
+UID is that of the client's user, OWN-UID that of its process. The slot tells a worker whether the
+front still has the client (`inheritance`).
 """
 
 from bisect import bisect_left
@@ -27,6 +28,10 @@ class NamedClient(NamedTuple):
 
     member: Member
     slot: int
+    own_uid: int
+    """Another one than its user's if it is a subordinate id."""
+    account_place: int
+    """Of its user's account, until that is closed."""
     will: bytes
     """Empty if it leaves none."""
 
@@ -37,7 +42,8 @@ class NamedClient(NamedTuple):
     def taken(self, worker: int) -> Record:
         """The record that the client has its name."""
         own = self.member
-        data = b"%d %b %d %d %d\0%b" % (*self.key, self.slot, own.gid, own.pid, self.will)
+        ids = own.gid, own.pid, self.own_uid, self.account_place
+        data = b"%d %b %d %d %d %d %d\0%b" % (*self.key, self.slot, *ids, self.will)
         return Record(NAME_TAKEN, True, worker, own.client, data)
 
     def given_back(self, worker: int) -> Record:
@@ -48,8 +54,9 @@ class NamedClient(NamedTuple):
 def named_client(client: int, data: bytes) -> NamedClient:
     """What the record of a name that is taken says."""
     ids, _, will = data.partition(NUL)
-    uid, name, slot, gid, pid = ids.split(b" ")
-    return NamedClient(Member(int(uid), name, client, int(gid), int(pid)), int(slot), will)
+    uid, name, *numbers = ids.split(b" ")
+    slot, gid, pid, own_uid, account = map(int, numbers)
+    return NamedClient(Member(int(uid), name, client, gid, pid), slot, own_uid, account, will)
 
 
 class Members:

@@ -49,7 +49,7 @@ class OrdinaryStep(Protocol):
         self, end: int, costs: dict[int, int], walked_bytes: dict[int, int], cost_max: int
     ) -> int:
         """Walk up to `end` or this cost while log blocks are ordinary; returns the cost, which it
-        also adds to `costs`, by user, as the sizes of these log blocks to `walked_bytes`."""
+        also adds to `costs`, by account, as the sizes of these log blocks to `walked_bytes`."""
 
     def walk_piece(
         self, piece: bytes, start: int, costs: dict[int, int], walked_bytes: dict[int, int]
@@ -88,13 +88,13 @@ class PythonStep:
         before = counts[ACCEPTED]
         deliver, progress = self._fan_out_times.deliver, self._in_flight.batch_progress
         left_out = 0
-        first_place, uid = self._origin.place, self._origin.uid
+        first_place, publisher = self._origin.place, self._origin.account_place
         for number, (packet, _, route) in enumerate(messages):
             self._origin.place = first_place + number
             counts[ACCEPTED] += route.fan_out
             counts[ACCEPTED_BYTES] += len(packet) * route.fan_out
             at = delivery(number, 0)
-            left_out += deliver(route.recipients, packet, uid, progress, at)
+            left_out += deliver(route.recipients, packet, publisher, progress, at)
         self._in_flight.end_batch()
         latency_us = time.monotonic_ns() // 1000 - received_us
         self._statistics.record_latency(latency_us, counts[ACCEPTED] - before)

@@ -120,7 +120,7 @@ class Presence:
     def _begin_departure(self, named: NamedClient, reason: str, session: Session | None) -> None:
         self.departures += 1
         steps = self._depart(named, reason, session)
-        self._subscriptions.add_background_steps(named.member.uid, steps)
+        self._subscriptions.add_background_steps(named.account_place, steps)
         self._context.wake()
 
     def _depart(self, named: NamedClient, reason: str, session: Session | None) -> Iterator[bool]:
@@ -142,10 +142,13 @@ class Presence:
         messages = [(_own_key(member), member.leave_message(reason))]
         if named.will and reason != GAVE_UP and self._may_publish_will(named, session):
             messages.insert(0, (key_of_will(named.will), PUBLISH_WORD + named.will))
-        account = self._context.accounts[BUS] if session is None else session.account
+        account = self._context.accounts[named.account_place]
+        if account.uid != member.uid:  # it has been closed, and may be another user's
+            account = self._context.accounts[BUS]
+        own = member.client, named.own_uid, member.gid, member.pid
         return NameChange(
             record=named.given_back(self._context.worker),
-            publisher=Publisher(member.client, member.uid, member.gid, member.pid),
+            publisher=Publisher(*own, account.place),
             session=session if reason == GAVE_UP else None,
             account=account,
             messages=messages,
@@ -180,9 +183,8 @@ class Presence:
 
 
 def _named(session: Session, name: bytes, will: bytes) -> NamedClient:
-    own = session.credentials
-    member = Member(session.uid, name, session.client, own.gid, own.pid)
-    return NamedClient(member, session.slot.number, will)
+    member = Member(session.account.uid, name, session.client, session.gid, session.pid)
+    return NamedClient(member, session.slot.number, session.uid, session.account_place, will)
 
 
 def _own_key(member: Member) -> bytes:

@@ -102,7 +102,7 @@ class QueryHandler:
         looked_at = 0
         for session in self._sessions:
             client = session.client
-            if client < query.client or (query.uid is not None and session.uid != query.uid):
+            if client < query.client or query.uid not in (None, session.account.uid):
                 continue
             start = query.offset if client == query.client else 0
             for offset, (pattern, count) in enumerate(session.patterns.items()):

@@ -32,7 +32,7 @@ class Receipts:
         """Publish a message; returns what it has to wait for, if anything. Raises ClientFault."""
         route = session.own_route(self._router.look_up(request.key))
         mark = session.slot.begin_step()
-        entry = self._table.take(session.client, session.uid, mark, request.token)
+        entry = self._table.take(session.client, session.account_place, mark, request.token)
         if entry is None:
             return FOR_ROOM
         batch = PublishBatch(session, entry)

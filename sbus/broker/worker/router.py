@@ -67,7 +67,7 @@ _NO_RULES: Mapping[int, Sequence[BackpressureRule]] = {}
 
 
 def _by_held_user(rules: list[BackpressureRule]) -> Mapping[int, Sequence[BackpressureRule]]:
-    """Rules by the user whose publishers they may hold."""
+    """Rules by the account of the user whose publishers they may hold."""
     by_user: dict[int, list[BackpressureRule]] = {}
     for rule in rules:
         by_user.setdefault(rule.holds, []).append(rule)
@@ -82,7 +82,7 @@ class Route(RouteRecord):
     """The destinations of one key: other workers as a mask, this worker's clients as recipients.
 
     `backpressure_rules` are those of clients of any worker that publishers may have to wait for, by
-    the user whose publishers that are, or `ANYBODY`."""
+    the account of the user whose publishers those are, or `ANYBODY`."""
 
     __slots__ = ("backpressure_rules", "fan_out")
 

@@ -85,9 +85,9 @@ class Scheduler:
         return True
 
     # -- turns ---------------------------------------------------------------------------------
-    def charge(self, uid: int, cost: int) -> None:
+    def charge(self, account_place: int, cost: int) -> None:
         """Charge a user for work outside of turns."""
-        self._fair_queue.charge(uid, cost)
+        self._fair_queue.charge(account_place, cost)
 
     def give_turns(self, cost_max: int) -> int:
         """Give turns until they have cost this much or no client is ready; returns the cost."""
@@ -120,7 +120,7 @@ class Scheduler:
         seconds = time.perf_counter() - began_at
         self._context.operations.record("backlog", seconds, cpu_at_begin=cpu_at_begin)
         cost = max(cost, int(seconds * UNITS_PER_SECOND))  # a client's filter may make sends slow
-        self._fair_queue.charge(sender.uid, cost)
+        self._fair_queue.charge(sender.account_place, cost)
         if has_more:
             self._fair_queue.add(sender, sending=True)
         return cost
@@ -155,15 +155,15 @@ class Scheduler:
                 cost += self._handle(session, quantum - cost)
                 if self._must_wait(session):
                     self._wait_queue.count_waiting(session, session.forget_done())
-                    self._fair_queue.charge(session.uid, cost)
+                    self._fair_queue.charge(session.account_place, cost)
                     return cost
                 if self._may_read_on(session):
                     cost = self._serve_ordinary(session, cost, quantum)
         except Misbehaviour as fault:
-            self._fair_queue.charge(session.uid, cost)
+            self._fair_queue.charge(session.account_place, cost)
             self._sessions.expel(session, fault)
             return cost
-        self._fair_queue.charge(session.uid, cost)
+        self._fair_queue.charge(session.account_place, cost)
         if session.has_pending():
             if was_counted or session.bytes_in - bytes_in > _UNCOUNTED_BYTES_MAX:
                 self._wait_queue.count_waiting(session, session.forget_done())

@@ -223,7 +223,7 @@ class Sequencer:
                 continue
             last = route
             began_at = began_at or time.perf_counter()
-            rule = self._first_stalled(batch.session.uid, route)
+            rule = self._first_stalled(batch.session.account_place, route)
             if rule is not None:
                 batch.put_off_from(index, held_by=rule)
                 break
@@ -233,11 +233,11 @@ class Sequencer:
         if began_at:
             batch.add_time(time.perf_counter() - began_at)
 
-    def _first_stalled(self, uid: int, route: Route) -> BackpressureRule | None:
-        """The rule of a stalled client for which this user's publishers may be held."""
+    def _first_stalled(self, account_place: int, route: Route) -> BackpressureRule | None:
+        """The rule of a stalled client for which publishers with this account may be held."""
         is_stalled = self._stalls.is_stalled
         left: dict[int, int] = {}
-        for whose in (uid, ANYBODY):
+        for whose in (account_place, ANYBODY):
             for rule in route.backpressure_rules.get(whose, ()):
                 if not is_stalled(rule.place, rule.client):
                     continue
@@ -349,7 +349,7 @@ class Sequencer:
             self._walker.walk_to(end, cost_max)
 
     def take_walking_cost(self) -> dict[int, int]:
-        """The cost of walking since the last call, by the publishers' users."""
+        """The cost of walking since the last call, by the publishers' accounts."""
         return self._walker.take_cost()
 
     @property

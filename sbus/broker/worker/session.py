@@ -69,16 +69,15 @@ class Session(SessionRecord):
         self.client = connection.client
         self.credentials = own
         self.account = connection.account
-        self.uid = connection.account.uid
-        self.gid, self.pid = own.gid, own.pid
-        self.publisher = Publisher(self.client, own.uid, own.gid, own.pid)
-        """As the log has it."""
+        self.uid, self.gid, self.pid = own.uid, own.gid, own.pid
         self.account_place = connection.account.place
+        self.publisher = Publisher(self.client, own.uid, own.gid, own.pid, self.account_place)
+        """As the log has it."""
         self.sock = connection.sock
         self.slot, self.slot_at = connection.slot, connection.slot.at
         self.fd = connection.sock.fileno()
         self.outbox = outbox
-        self.backlog_sender = BacklogSender(self.uid, outbox)
+        self.backlog_sender = BacklogSender(self.account_place, outbox)
         process = PeerProcess(connection.sock, own.pid, own.began_at_ticks)
         self.secret_recipient = SecretRecipient(own, outbox, process)
         self.echo = True

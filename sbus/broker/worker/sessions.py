@@ -91,7 +91,6 @@ class Sessions:
         listener = _DeliveryListener(self, command.client)
         timed = TimedSocket(sock, account.place, self._context.send_times)
         outbox = Outbox(timed, flood_control, limits, account, self._statistics, listener)
-        outbox.uid = command.credentials.uid
         outbox.use_slot(slot)
         outbox.use_origin(self._context.origin)
         connection = Connection(command.client, command.credentials, account, sock, slot)
@@ -122,7 +121,7 @@ class Sessions:
         if place is None:
             return False
         account, own, profile = session.account, session.credentials, session.profile
-        rule = BackpressureRule(session.client, place, account.place, session.uid, own, profile)
+        rule = BackpressureRule(session.client, place, account.place, own, profile)
         self.hold_publishers_by(session, rule)
         self._subscriptions.add_rule(session)
         return True

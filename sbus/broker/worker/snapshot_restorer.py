@@ -80,7 +80,7 @@ class SnapshotRestorer:
         if snapshot.patterns or snapshot.has_backpressure:
             self._preparing += 1
             steps = self._prepare_steps(session, snapshot)
-            self._subscriptions.add_background_steps(session.uid, steps)
+            self._subscriptions.add_background_steps(session.account_place, steps)
 
     def _prepare_steps(self, session: Session, snapshot: ClientSnapshot) -> Iterator[bool]:
         try:
@@ -97,7 +97,7 @@ class SnapshotRestorer:
             self._command.fail(
                 f"one worker may have {places} clients that hold publishers, and not more"
             )
-        self._subscriptions.add_background_steps(session.uid, self._settle_steps(session))
+        self._subscriptions.add_background_steps(session.account_place, self._settle_steps(session))
 
     def _settle_steps(self, session: Session) -> Iterator[bool]:
         """Wait until publishers can be held back for the client, if that is needed."""

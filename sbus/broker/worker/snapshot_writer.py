@@ -94,7 +94,7 @@ class SnapshotWriter:
 
     def _encode(self, session: Session, snapshot: ClientSnapshot) -> tuple[int, bytes]:
         data = encode_snapshot(snapshot)
-        self._command.changes[session.uid] += (
+        self._command.changes[session.account.uid] += (
             _UNITS_PER_CHANGE * sum(map(abs, snapshot.patterns.values()))
             + _UNITS_PER_MESSAGE * (len(snapshot.backlog.items) + len(snapshot.backlog.replaced))
             + len(data) // BYTES_PER_UNIT

@@ -113,18 +113,18 @@ class Subscriptions:
         self._unsettled.discard(session)
         if session.patterns:
             self._unrecorded.append(self._encode(CLIENT_GONE, session, b"", edge=False))
-            self._background.add(session.uid, self._remove_patterns(session))
+            self._background.add(session.account_place, self._remove_patterns(session))
 
     def watch_process(self, session: Session, pattern: bytes) -> None:
         """Make a client ready for a secret pattern. Raises Refusal, Misbehaviour."""
         recipient = session.secret_recipient
         recipient.check_ids(pattern)
-        self._watched.add(recipient, session.uid)
+        self._watched.add(recipient, session.account_place)
         recipient.check_process(pattern)
 
     def watch_again(self, session: Session) -> None:
         """Make a client ready for secret patterns that was so before. Raises Refusal."""
-        self._watched.restore(session.secret_recipient, session.uid)
+        self._watched.restore(session.secret_recipient, session.account_place)
 
     def prepare_patterns(self, session: Session, changes: Mapping[bytes, int]) -> Iterator[bool]:
         """Background steps that give a client so many more of its patterns, or fewer, before it is
@@ -218,16 +218,16 @@ class Subscriptions:
         return True
 
     # -- background steps ----------------------------------------------------------------------
-    def add_background_steps(self, uid: int, steps: Iterator[bool]) -> None:
+    def add_background_steps(self, account_place: int, steps: Iterator[bool]) -> None:
         """Have a change made for a client of this user, step by step between turns."""
-        self._background.add(uid, steps)
+        self._background.add(account_place, steps)
 
     def add_rule(self, session: Session) -> None:
         """Journal a client's back-pressure rule with all of its patterns, from now on. That lasts
         until the client leaves, whatever it chooses: without stalling it holds nobody."""
         if session.patterns:
             self._unsettled.add(session)
-            self._background.add(session.uid, self._journal_rule(session))
+            self._background.add(session.account_place, self._journal_rule(session))
 
     def replace_rule(self, session: Session, rule: BackpressureRule) -> None:
         """Replace the rule by which a client holds publishers, pattern by pattern: without a gap,
@@ -236,7 +236,7 @@ class Subscriptions:
         session.outbox.decide_anew()
         self._rule_changes += 1
         self._unsettled.add(session)
-        self._background.add(session.uid, self._replace_rules(session))
+        self._background.add(session.account_place, self._replace_rules(session))
 
     def report_applied(self, settings: int) -> None:
         """Report these settings as applied once no worker obeys a rule that was replaced."""

@@ -66,9 +66,9 @@ class WaitQueue:
         self._waits: dict[int, Wait] = {}
         self._wakeable: dict[int, Session] = {}
         self._queues: dict[int, deque[Session]] = {}
-        """Those that wait for the rate, by user."""
+        """Those that wait for the rate, by account."""
         self._due_ns: dict[tuple[Reason, int], int] = {}
-        """When to release, by account for stalls and by user for rates."""
+        """When to release, by account: for stalls, of the stalled client's user."""
         self._next_of_user: dict[int, Session] = {}
         """The last that was released of those that wait for the rate, until it has tried again."""
         self._account_of_stall: dict[int, int] = {}
@@ -97,12 +97,12 @@ class WaitQueue:
         self._waits[session.client] = wait
         was_next = self._has_tried(session)
         if wait.reason is Reason.RATE:
-            queue = self._queues.setdefault(session.uid, deque())
+            queue = self._queues.setdefault(session.account_place, deque())
             if was_next:
                 queue.appendleft(session)
             else:
                 queue.append(session)
-            self._set_due(Reason.RATE, session.uid, wait.until_ns)
+            self._set_due(Reason.RATE, session.account_place, wait.until_ns)
         else:
             self._wakeable[session.client] = session
             if wait.reason is Reason.STALL:
@@ -120,16 +120,16 @@ class WaitQueue:
         if self._account_of_stall:
             self._set_account_of_stall(session, None)
         if self._next_of_user and self._has_tried(session):
-            self._set_due(Reason.RATE, session.uid, 0)
+            self._set_due(Reason.RATE, session.account_place, 0)
 
     def remove(self, session: Session) -> None:
         """The client leaves."""
         wait = self._waits.pop(session.client, None)
         if wait is not None and wait.reason is Reason.RATE:
-            queue = self._queues[session.uid]
+            queue = self._queues[session.account_place]
             queue.remove(session)
             if not queue:
-                del self._queues[session.uid]
+                del self._queues[session.account_place]
         self._wakeable.pop(session.client, None)
         self.record_success(session)
         self.count_waiting(session, 0)
@@ -161,8 +161,8 @@ class WaitQueue:
         """Release all clients, those that wait for their user's rate one by one: settings have
         changed."""
         sessions = self.release_woken()
-        for uid in list(self._queues):
-            self._set_due(Reason.RATE, uid, 0)
+        for account in list(self._queues):
+            self._set_due(Reason.RATE, account, 0)
         return sessions
 
     def has_timers(self) -> bool:
@@ -175,22 +175,22 @@ class WaitQueue:
             return math.inf
         return max(0, self.next_ns - time.monotonic_ns()) / 1e9
 
-    def _release_next(self, uid: int, now_ns: int) -> Session:
-        queue = self._queues[uid]
-        session = self._next_of_user[uid] = queue.popleft()
+    def _release_next(self, account: int, now_ns: int) -> Session:
+        queue = self._queues[account]
+        session = self._next_of_user[account] = queue.popleft()
         del self._waits[session.client]
         if queue:
-            self._set_due(Reason.RATE, uid, now_ns + _NEXT_OF_USER_NS)
+            self._set_due(Reason.RATE, account, now_ns + _NEXT_OF_USER_NS)
         else:
-            del self._queues[uid]
+            del self._queues[account]
         return session
 
     def _has_tried(self, session: Session) -> bool:
         """Whether a client was the last of its user to be released for the rate. It counts as
         tried again from now on, so the next call returns False."""
-        if self._next_of_user.get(session.uid) is not session:
+        if self._next_of_user.get(session.account_place) is not session:
             return False
-        del self._next_of_user[session.uid]
+        del self._next_of_user[session.account_place]
         return True
 
     def _set_due(self, reason: Reason, number: int, at_ns: int) -> None:

@@ -78,8 +78,9 @@ def was_woken(memory: SharedMemory, worker: int) -> bool:
 
 
 def log_block_of(
-    client: int, uid: int, entries: Iterable[tuple[int, bytes, int]], received_us: int = 0
+    client: int, account: int, entries: Iterable[tuple[int, bytes, int]], received_us: int = 0
 ) -> LogBlock:
-    """A log block with the (destination mask, packet, key length) entries of one client."""
+    """A log block with the (destination mask, packet, key length) entries of one client, whose user
+    has this account."""
     numbered = [(*entry, number) for number, entry in enumerate(entries)]
-    return build_log_block(Publisher(client, uid, 100, 4711), received_us, numbered)
+    return build_log_block(Publisher(client, 1000, 100, 4711, account), received_us, numbered)

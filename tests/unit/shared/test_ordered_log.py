@@ -32,7 +32,7 @@ from tests.unit.shared.memories import (
 )
 
 WORKERS = 3
-UID = 1000
+ACCOUNT = 3
 LOG_BYTES = 2048
 PIECE_BYTES_MAX = LOG_BYTES // 4
 BLOCK_BYTES_MAX = LOG_BYTES // 8
@@ -45,14 +45,14 @@ def message(key: bytes, payload: bytes = b"") -> tuple[bytes, int]:
 
 
 def entries_of(log: OrderedLog, end: int) -> Iterator[tuple[int, bytes, bytes]]:
-    """(uid, key, packet) of what is destined to `log` up to `end`, one by one."""
+    """(account, key, packet) of what is destined to `log` up to `end`, one by one."""
     return flattened(log.walk(end))
 
 
 def flattened(blocks: Iterator[WalkedBlock]) -> Iterator[tuple[int, bytes, bytes]]:
     for block in blocks:
         for key, packet, _ in block.entries:
-            yield block.publisher.uid, key, packet
+            yield block.publisher.account_place, key, packet
 
 
 def walk(log: OrderedLog, memory: SharedMemory) -> list[tuple[bytes, bytes]]:
@@ -62,7 +62,7 @@ def walk(log: OrderedLog, memory: SharedMemory) -> list[tuple[bytes, bytes]]:
         piece = log.take_piece(words, end)
     got = list(flattened(log.walk_piece(piece)))
     got += entries_of(log, end)
-    assert all(uid == UID for uid, _, _ in got)
+    assert all(account == ACCOUNT for account, _, _ in got)
     with memory.lock as words:
         log.share_cursor(words)
         log.check_invariants(words)
@@ -93,7 +93,7 @@ def append(
     given, for a user who has not appended anything yet."""
     laid_out = [(mask, *message(key, bytes(size))) for mask, key in entries]
     with memory.lock as words:
-        wake = log.append(words, log_block_of(7, UID, laid_out), share or some_share())
+        wake = log.append(words, log_block_of(7, ACCOUNT, laid_out), share or some_share())
         log.check_invariants(words)
     return wake
 
@@ -368,7 +368,7 @@ def test_packets_come_out_byte_for_byte(payload: bytes) -> None:
         (log,) = started(memory, 0)
         packet, key_bytes = message(b"", payload)
         with memory.lock as words:
-            log.append(words, log_block_of(1, UID, [(1, packet, key_bytes)]), some_share())
+            log.append(words, log_block_of(1, ACCOUNT, [(1, packet, key_bytes)]), some_share())
         assert walk(log, memory) == [(b"", packet)]
 
 
@@ -492,7 +492,7 @@ def test_a_log_block_is_divided_by_bytes_and_by_entries(
         reader.note_pace(8_192, ordered_log.WINDOW_SECONDS)
         reader.set_entry_steps(2_050)
         laid_out = [(0b10, *message(b"k", bytes(size)))] * entries
-        block = log_block_of(1, UID, laid_out)
+        block = log_block_of(1, ACCOUNT, laid_out)
         with memory.lock as words:
             reader.share_cursor(words)
             assert writer.parts_of(words, block) == parts
@@ -600,7 +600,7 @@ def test_a_successor_never_walks_over_other_bytes_than_were_destined_to_it(other
             append(writer, memory, (0b01, b"other"), size=30)
             walk(writer, memory)
         with suppress(InterruptedError), memory.lock as words:
-            block = log_block_of(7, UID, [(0b11, *message(b"never", bytes(30)))])
+            block = log_block_of(7, ACCOUNT, [(0b11, *message(b"never", bytes(30)))])
             assert writer.append(words, block, some_share()) == 0
             raise InterruptedError
         successor = OrderedLog(memory, 1)
@@ -659,7 +659,7 @@ def test_no_loop_goes_on_over_what_is_no_log_block(length: int) -> None:
         memory.lock.open()
         writer, reader = started(memory, 0, 1)
         append(writer, memory, (0b10, b"k"))
-        BLOCK.pack_into(memory.map, memory.log_offset, 0b10, length, 1, 7, UID, *[0] * 5)
+        BLOCK.pack_into(memory.map, memory.log_offset, 0b10, length, 1, 7, *[0] * 7)
         with memory.lock as words:
             end = reader.destined_end(words)
         piece = memory.map[memory.log_offset : memory.log_offset + end]
@@ -685,7 +685,7 @@ def test_a_process_that_does_not_walk_sees_the_same_statistics() -> None:
 def test_a_worker_killed_while_appending_has_appended_nothing() -> None:
     def act(words: memoryview) -> None:
         packet, key_bytes = message(b"never", b"x" * 50)
-        block = log_block_of(1, UID, [(0b11, packet, key_bytes)])
+        block = log_block_of(1, ACCOUNT, [(0b11, packet, key_bytes)])
         OrderedLog(memory, 0).append(words, block, some_share())
 
     with open_memory(2) as memory, child_holding_the_lock(memory, act) as child:
@@ -701,7 +701,7 @@ def test_a_worker_killed_while_appending_has_appended_nothing() -> None:
 
 
 def test_the_mask_of_a_block_is_the_union_of_its_entries() -> None:
-    block = log_block_of(1, UID, [(0b001, b"MSG a\0", 1), (0b100, b"MSG b\0", 1)])
+    block = log_block_of(1, ACCOUNT, [(0b001, b"MSG a\0", 1), (0b100, b"MSG b\0", 1)])
     assert block.mask == 0b101
     assert len(block.data) % 64 == 0
 
@@ -729,7 +729,7 @@ def test_a_block_is_appended_only_behind_what_was_walked() -> None:
     with open_memory(WORKERS, small_limits()) as memory:
         memory.lock.open()
         first, second = started(memory, 0, 1)
-        block = log_block_of(1, UID, [(0b10, *message(b"handed over"))])
+        block = log_block_of(1, ACCOUNT, [(0b10, *message(b"handed over"))])
 
         def append_if_walked() -> int:
             with memory.lock as words:

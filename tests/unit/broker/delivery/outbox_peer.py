@@ -77,12 +77,12 @@ class Peer:
         self.outbox.use_origin(self.origin)
 
     def let_block(self, memory: SharedMemory, limits: Limits) -> None:
-        """Give it a place among the stalls: from now on `block` holds the publishers of `UID`."""
+        """Give it a place among the stalls: from now on `block` holds its own user's publishers."""
         self.stalls = stalls = StallTable(memory.stalls, limits.blocking_clients_max, 0)
         place = stalls.take_place()
         assert place is not None
         self.backpressure = Backpressure(
-            BackpressureRule(1, place, self.account.place, UID, Credentials(1, UID, 1), NO_RULES),
+            BackpressureRule(1, place, self.account.place, Credentials(1, UID, 1), NO_RULES),
             self.account,
             memory,
             stalls,
@@ -125,10 +125,11 @@ class Peer:
     def on_stall(self, is_stalled: bool) -> None: ...
 
     # -- what a test does ----------------------------------------------------------------------
-    def deliver(self, *packets: bytes, uid: int = UID) -> None:
-        """Deliver messages that a publisher of this user has sent."""
+    def deliver(self, *packets: bytes, is_own_users: bool = True) -> None:
+        """Deliver messages that a publisher of the client's user has sent, or one of another's."""
+        account = self.account.place + (0 if is_own_users else 1)
         for packet in packets:
-            self.outbox.deliver(packet, uid)
+            self.outbox.deliver(packet, account)
 
     def read(self) -> list[bytes]:
         """All that has arrived."""

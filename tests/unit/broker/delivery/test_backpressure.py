@@ -51,7 +51,7 @@ class Scene:
         place = stalls.take_place()
         assert place is not None
         profile = AccessProfile(0, 0, everybody)
-        self.rule = BackpressureRule(7, place, account.place, OWN.uid, OWN, profile)
+        self.rule = BackpressureRule(7, place, account.place, OWN, profile)
         self.changes: list[bool] = []
         """What it said about being stalled."""
         self.backpressure = Backpressure(
@@ -86,10 +86,10 @@ def test_only_publishers_of_its_own_user_are_held_unless_a_rule_says_so(
     memory: SharedMemory, everybody: bool
 ) -> None:
     scene = Scene(memory, Limits(), everybody=everybody)
-    assert scene.backpressure.may_hold(OWN.uid)
-    assert scene.backpressure.may_hold(OWN.uid + 1) == everybody
+    assert scene.backpressure.may_hold(scene.account.place)
+    assert scene.backpressure.may_hold(scene.account.place + 1) == everybody
     assert scene.backpressure.may_hold(NOBODY) == everybody
-    assert scene.rule.holds == (ANYBODY if everybody else OWN.uid)
+    assert scene.rule.holds == (ANYBODY if everybody else scene.account.place)
     assert scene.spent == 0
 
 
@@ -97,17 +97,17 @@ def test_nobody_is_held_once_the_users_time_is_spent_and_that_is_told(memory: Sh
     scene = Scene(memory, Limits(user_held_seconds_max=2.0))
     now_ns = time.monotonic_ns()
     scene.account.begin_holding(now_ns - SECOND_NS)
-    assert scene.backpressure.may_hold(OWN.uid)
+    assert scene.backpressure.may_hold(scene.account.place)
     scene.account.end_holding(now_ns + SECOND_NS)
-    assert not scene.backpressure.may_hold(OWN.uid)
+    assert not scene.backpressure.may_hold(scene.account.place)
     assert scene.spent == 1
-    assert not scene.backpressure.may_hold(OWN.uid + 1)
+    assert not scene.backpressure.may_hold(scene.account.place + 1)
     assert scene.spent == 1, "what is not its own user's says nothing of the time"
 
 
 def test_without_any_time_nobody_is_ever_held(memory: SharedMemory) -> None:
     scene = Scene(memory, Limits(user_held_seconds_max=0))
-    assert not scene.backpressure.may_hold(OWN.uid)
+    assert not scene.backpressure.may_hold(scene.account.place)
 
 
 def test_all_workers_see_a_stall_and_waiting_workers_are_woken_once(memory: SharedMemory) -> None:
@@ -142,7 +142,7 @@ def test_flipping_counts_every_stall_once(memory: SharedMemory) -> None:
 
 @given(
     st.integers(0, 2**63),
-    *[IDS] * 6,
+    *[IDS] * 5,
     st.booleans(),
     st.integers(0, 2**RULES_MAX - 1),
     st.binary(max_size=50),
@@ -151,7 +151,6 @@ def test_what_was_packed_is_what_other_workers_unpack(
     client: int,
     place: int,
     account: int,
-    user: int,
     gid: int,
     uid: int,
     pid: int,
@@ -161,10 +160,10 @@ def test_what_was_packed_is_what_other_workers_unpack(
 ) -> None:
     profile = AccessProfile(publish=0, subscribe=rules, may_block_others=everybody)
     own = Credentials(gid, uid, pid)
-    packed = BackpressureRule(client, place, account, user, own, profile).pack()
+    packed = BackpressureRule(client, place, account, own, profile).pack()
     got, rest = unpack_rule(client, packed + pattern)
     assert rest == pattern
-    assert (got.client, got.place, got.account_place, got.user) == (client, place, account, user)
+    assert (got.client, got.place, got.account_place) == (client, place, account)
     assert (got.credentials, got.profile) == (own, profile)
 
 

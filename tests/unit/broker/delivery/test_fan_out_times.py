@@ -42,23 +42,23 @@ def clock() -> Iterator[Clock]:
 class SomeOutbox(Outbox):
     """Takes so long for each delivery."""
 
-    def __init__(self, clock: Clock, uid: int, place: int, slot: int, takes_ns: int) -> None:
-        self.uid, self.account_place, self.slot_at = uid, place, slot
+    def __init__(self, clock: Clock, account: int, slot: int, takes_ns: int) -> None:
+        self.account_place, self.slot_at = account, slot
         _STATE[slot] = clock, takes_ns, []
 
-    def deliver(self, packet: bytes, publisher_uid: int) -> None:
+    def deliver(self, packet: bytes, publisher_account: int) -> None:
         clock, takes_ns, seen = _STATE[self.slot_at]
         clock.now_ns += takes_ns
         seen.append(packet)
 
-    def leave_out_likewise(self, packet: bytes, publisher_uid: int) -> bool:
+    def leave_out_likewise(self, packet: bytes, publisher_account: int) -> bool:
         seen = _STATE[self.slot_at][2]
         if not seen or seen[-1] is not None:
             return False
         seen.append(None)
         return True
 
-    def leave_out(self, packet: bytes, publisher_uid: int) -> None:
+    def leave_out(self, packet: bytes, publisher_account: int) -> None:
         clock, _, seen = _STATE[self.slot_at]
         clock.now_ns += LEAVE_OUT_NS
         seen.append(None)
@@ -79,13 +79,13 @@ class Guard:
         self.slot_at = outbox.slot_at if outbox else 99
         self.received = 0
 
-    def deliver(self, packet: bytes, publisher_uid: int) -> None:
+    def deliver(self, packet: bytes, publisher_account: int) -> None:
         self._clock.now_ns += MS
         self.received += 1
 
-    def leave_out(self, packet: bytes, publisher_uid: int) -> None:
+    def leave_out(self, packet: bytes, publisher_account: int) -> None:
         assert self.outbox
-        self.outbox.leave_out(packet, publisher_uid)
+        self.outbox.leave_out(packet, publisher_account)
 
 
 class Scene:
@@ -98,12 +98,14 @@ class Scene:
         self.progress = array("Q", [0])
         self._slots = 0
 
-    def outbox(self, uid: int, place: int, takes_ns: int = 0) -> Outbox:
+    def outbox(self, account: int, takes_ns: int = 0) -> Outbox:
         self._slots += 1
-        return SomeOutbox(self.clock, uid, place, self._slots, takes_ns)
+        return SomeOutbox(self.clock, account, self._slots, takes_ns)
 
-    def publish(self, uid: int, recipients: Sequence[Recipient], packet: bytes = b"x") -> None:
-        self.times.deliver(recipients, packet, uid, memoryview(self.progress), PLACE)
+    def publish(
+        self, publisher: int, recipients: Sequence[Recipient], packet: bytes = b"x"
+    ) -> None:
+        self.times.deliver(recipients, packet, publisher, memoryview(self.progress), PLACE)
 
     def sleep(self, ns: int) -> None:
         """The worker has nothing to do."""
@@ -130,8 +132,8 @@ def scene(clock: Clock) -> Scene:
 
 def test_small_fan_outs_and_own_messages_owe_nothing(clock: Clock) -> None:
     scene = Scene(clock, small=32)
-    others = [scene.outbox(2, 2, 10 * US) for _ in range(32)]
-    own = [scene.outbox(1, 1, MS) for _ in range(40)]
+    others = [scene.outbox(2, 10 * US) for _ in range(32)]
+    own = [scene.outbox(1, MS) for _ in range(40)]
     for _ in range(50):
         scene.publish(1, others)
         scene.publish(1, own)
@@ -143,7 +145,7 @@ def test_small_fan_outs_and_own_messages_owe_nothing(clock: Clock) -> None:
 
 def test_what_messages_take_is_a_burst_and_what_they_pay_for(scene: Scene) -> None:
     """Deliveries, and each first message that a client misses."""
-    others = [scene.outbox(2, 2, 10 * US) for _ in range(40)]
+    others = [scene.outbox(2, 10 * US) for _ in range(40)]
     for _ in range(1_000):
         scene.publish(1, others)
     paid_ns = 1_000 * PER_MESSAGE_US * US + scene.clock.now_ns // TIME_SHARE
@@ -153,7 +155,7 @@ def test_what_messages_take_is_a_burst_and_what_they_pay_for(scene: Scene) -> No
 
 def test_where_workers_share_processors_messages_pay_less(clock: Clock) -> None:
     scene = Scene(clock, processor_share=0.25)
-    others = [scene.outbox(2, 2, 10 * US) for _ in range(40)]
+    others = [scene.outbox(2, 10 * US) for _ in range(40)]
     for _ in range(1_000):
         scene.publish(1, others)
     paid_ns = 250 * PER_MESSAGE_US * US + clock.now_ns // TIME_SHARE
@@ -163,7 +165,7 @@ def test_where_workers_share_processors_messages_pay_less(clock: Clock) -> None:
 def test_where_workers_share_processors_sleep_pays_less(clock: Clock) -> None:
     scene = Scene(clock, processor_share=0.25)
     scene.times.limit(0)
-    many = scene.outbox(2, 2, 10 * US)
+    many = scene.outbox(2, 10 * US)
     scene.publish(1, [many] * 502)  # the last is beyond the burst, of which half is to be paid
     scene.sleep(7 * MS)
     scene.publish(1, [many])
@@ -175,7 +177,7 @@ def test_where_workers_share_processors_sleep_pays_less(clock: Clock) -> None:
 
 def test_what_is_left_out_is_over_when_half_is_paid(scene: Scene) -> None:
     scene.times.limit(0)
-    many, other = scene.outbox(2, 2, 10 * US), scene.outbox(3, 3)
+    many, other = scene.outbox(2, 10 * US), scene.outbox(3)
     scene.publish(1, [many] * 502)  # the last is beyond the burst
     assert left_out(many) == 1
     scene.sleep(2 * MS)
@@ -189,7 +191,7 @@ def test_what_is_left_out_is_over_when_half_is_paid(scene: Scene) -> None:
 
 def test_what_is_beyond_an_ordinary_delivery_counts_more(scene: Scene) -> None:
     """Each takes 0.1 ms, and counts as 0.77 ms."""
-    slow = scene.outbox(2, 2, 100 * US)
+    slow = scene.outbox(2, 100 * US)
     scene.times.limit(0)
     scene.publish(1, [slow] * 8)
     assert left_out(slow) == 1
@@ -198,7 +200,7 @@ def test_what_is_beyond_an_ordinary_delivery_counts_more(scene: Scene) -> None:
 def test_rare_messages_are_delivered_though_others_keep_the_worker_busy(scene: Scene) -> None:
     """Each takes 2 ms, of which a part in twenty of 50 ms pays more."""
     scene.times.limit(0)
-    many = scene.outbox(2, 2, 10 * US)
+    many = scene.outbox(2, 10 * US)
     for _ in range(100):
         scene.clock.now_ns += 50 * MS
         scene.publish(1, [many] * 200)
@@ -206,7 +208,7 @@ def test_rare_messages_are_delivered_though_others_keep_the_worker_busy(scene: S
 
 
 def test_while_the_worker_is_busy_a_pair_pays_little(scene: Scene) -> None:
-    many = scene.outbox(2, 2, 10 * US)
+    many = scene.outbox(2, 10 * US)
     scene.times.limit(0)
     scene.publish(1, [many] * 502)
     scene.clock.now_ns += 9 * MS
@@ -220,15 +222,15 @@ def test_while_the_worker_is_busy_a_pair_pays_little(scene: Scene) -> None:
 def test_sleep_pays_once_for_all_who_publish_to_a_user(scene: Scene) -> None:
     scene.times.words[fan_out_times._FACTOR] = (1 << 54) + (1 << 24)  # one place for each pair
     scene.times.limit(0)
-    many, other = scene.outbox(2, 2, 10 * US), scene.outbox(3, 3, 10 * US)
-    for uid in (10, 11):
-        scene.publish(uid, [many] * 502)
-        scene.publish(uid, [other] * 502)
+    many, other = scene.outbox(2, 10 * US), scene.outbox(3, 10 * US)
+    for publisher in (10, 11):
+        scene.publish(publisher, [many] * 502)
+        scene.publish(publisher, [other] * 502)
     scene.sleep(3 * MS)
     before = left_out(many), left_out(other)
-    for uid in (10, 11):
-        scene.publish(uid, [many])
-        scene.publish(uid, [other])
+    for publisher in (10, 11):
+        scene.publish(publisher, [many])
+        scene.publish(publisher, [other])
     assert (left_out(many), left_out(other)) == (before[0] + 1, before[1] + 1)
 
 
@@ -236,9 +238,9 @@ def test_the_first_message_that_a_client_misses_is_owed(scene: Scene) -> None:
     """Ten thousand clients each miss one, in 30 ms; at most 20 ms are owed. Further ones are only
     counted. Of the time in which the worker slept, at most 10 ms pay at once."""
     scene.times.limit(0)
-    many = scene.outbox(2, 2, 10 * US)
+    many = scene.outbox(2, 10 * US)
     scene.publish(1, [many] * 501)
-    others = [scene.outbox(2, 2) for _ in range(10_000)]
+    others = [scene.outbox(2) for _ in range(10_000)]
     scene.publish(1, others)
     scene.publish(1, others)
     assert {tuple(seen_by(outbox)) for outbox in others} == {(None, None)}
@@ -251,7 +253,7 @@ def test_the_first_message_that_a_client_misses_is_owed(scene: Scene) -> None:
 
 
 def test_other_pairs_are_not_concerned(scene: Scene) -> None:
-    slow = scene.outbox(2, 2, 100 * US)
+    slow = scene.outbox(2, 100 * US)
     scene.publish(1, [slow] * 80)
     assert left_out(slow)
     before = len(seen_by(slow))
@@ -261,7 +263,7 @@ def test_other_pairs_are_not_concerned(scene: Scene) -> None:
 
 def test_a_pair_without_a_place_owes_nothing(scene: Scene) -> None:
     """Both pairs have the place of the recipient's account."""
-    many = scene.outbox(2, 2, 10 * US)
+    many = scene.outbox(2, 10 * US)
     scene.publish(1, [many] * 20)
     scene.publish(3, [many] * 1_000)
     assert left_out(many) == 0
@@ -269,7 +271,7 @@ def test_a_pair_without_a_place_owes_nothing(scene: Scene) -> None:
 
 def test_a_guard_owes_as_its_outbox(scene: Scene) -> None:
     scene.times.limit(0)
-    guard = Guard(scene.clock, scene.outbox(2, 2))
+    guard = Guard(scene.clock, scene.outbox(2))
     scene.publish(1, [guard] * 4)
     scene.publish(2, [guard] * 4)
     assert (guard.received, left_out(guard.outbox)) == (1 + 4, 3)
@@ -285,7 +287,7 @@ def test_what_has_no_outbox_owes_nothing(scene: Scene) -> None:
 @pytest.mark.parametrize("small", [0, 9])
 def test_progress_is_noted_before_each_delivery(clock: Clock, small: int) -> None:
     scene, noted = Scene(clock, small), []
-    recipients = [scene.outbox(uid, uid) for uid in (1, 2, 2)]
+    recipients = [scene.outbox(account) for account in (1, 2, 2)]
     with patch.object(SomeOutbox, "deliver", lambda *_: noted.append(scene.progress[0])):
         scene.publish(1, recipients)
     assert noted == [PLACE + outbox.slot_at for outbox in recipients]
@@ -293,7 +295,7 @@ def test_progress_is_noted_before_each_delivery(clock: Clock, small: int) -> Non
 
 def test_another_limit_holds_from_now_on(scene: Scene) -> None:
     scene.times.limit(4_000)
-    many = scene.outbox(2, 2, 10 * US)
+    many = scene.outbox(2, 10 * US)
     for _ in range(20):
         scene.publish(1, [many] * 400)
     assert left_out(many) == 0
@@ -328,22 +330,22 @@ class Model:
         self.now_ns += ns
         self.slept_ns += ns
 
-    def publish(self, uid: int, recipients: list[tuple[int, int]]) -> list[bool]:
+    def publish(self, publisher: int, recipients: list[tuple[int, int]]) -> list[bool]:
         """Whether each recipient, a user and the time that it takes, gets the message."""
         paid: set[int] = set()
         delivered, last = [], 0
         for user, takes_ns in recipients:
-            pair = uid, user
-            if user not in (uid, last):
+            pair = publisher, user
+            if user not in (publisher, last):
                 last = user
                 self.pay_by_time(pair)
                 if user not in paid:
                     paid.add(user)
                     self.pay(pair, PER_MESSAGE_US * US)
-            delivered.append(user == uid or pair not in self.spent)
+            delivered.append(user == publisher or pair not in self.spent)
             spent_ns = takes_ns if delivered[-1] else LEAVE_OUT_NS
             self.now_ns += spent_ns
-            if user != uid:
+            if user != publisher:
                 self.charge(pair, spent_ns)
         return delivered
 
@@ -377,8 +379,10 @@ def test_the_model_does_the_same(acts: list[Act]) -> None:
                 scene.sleep(act)
                 model.sleep(act)
                 continue
-            uid, deliveries, times = act
-            recipients = [scene.outbox(user, user, us * US) for user, us in deliveries * times]
-            scene.publish(uid, recipients)
-            expected = model.publish(uid, [(user, us * US) for user, us in deliveries * times])
+            publisher, deliveries, times = act
+            recipients = [scene.outbox(user, us * US) for user, us in deliveries * times]
+            scene.publish(publisher, recipients)
+            expected = model.publish(
+                publisher, [(user, us * US) for user, us in deliveries * times]
+            )
             assert [seen_by(outbox) == [b"x"] for outbox in recipients] == expected

@@ -18,7 +18,6 @@ from sbus.shared.accounts import BACKLOG_BYTES, DROPPED, HOLDING
 from sbus.shared.client_slots import ClientSlot
 from sbus.shared.shared_memory import SharedMemory
 from tests.unit.broker.delivery.outbox_peer import (
-    UID,
     UNITS_PER_TURN,
     Peer,
     limits,
@@ -166,10 +165,10 @@ def test_messages_of_other_users_are_discarded_and_hold_nobody(
     peers: Make, memory: SharedMemory, control: FloodControl
 ) -> None:
     peer = full_peer(peers, memory, control, limits(messages=0))
-    peer.deliver(b"a", b"b", uid=UID + 1)
+    peer.deliver(b"a", b"b", is_own_users=False)
     assert not peer.backpressure.is_stalled
     peer.deliver(b"mine")
-    peer.deliver(b"c", uid=UID + 1)
+    peer.deliver(b"c", is_own_users=False)
     assert peer.backpressure.is_stalled
     statistics = peer.outbox.statistics()
     assert (statistics.dropped, statistics.backlog) == (3, 1)

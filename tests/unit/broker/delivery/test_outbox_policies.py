@@ -22,7 +22,6 @@ from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft
 from sbus.shared.accounts import BACKLOG_BYTES, DROPPED
 from sbus.shared.shared_memory import SharedMemory
 from tests.unit.broker.delivery.outbox_peer import (
-    UID,
     UNITS_PER_TURN,
     Peer,
     limits,
@@ -391,11 +390,11 @@ def follow_the_ledger(
         if isinstance(value, Soft | Hard | BacklogOrder):
             peer.outbox.choose(value)
         elif what.startswith("burst"):
-            uid = UID if what == "burst" else UID + 1
+            is_own_users = what == "burst"
             for _ in range(value):
                 number = len(accepted)
                 accepted.append(b"MSG %d\0%d " % (number % 5 % 3, number) + bytes(number * 7 % 40))
-                peer.deliver(accepted[-1], uid=uid)
+                peer.deliver(accepted[-1], is_own_users=is_own_users)
         elif what == "reply" and not peer.outbox.is_closed:
             replies.append(b"reply %d" % len(accepted))
             peer.outbox.send_control(replies[-1])

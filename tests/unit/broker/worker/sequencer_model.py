@@ -56,6 +56,8 @@ LIMITS = Limits(
     blocking_clients_max=8,
 )
 
+SUBORDINATE = 100_000
+"""More than its user's id is that of a third of the clients."""
 COST_OF_EVERYTHING = 1_000_000
 """More than it costs to walk the whole log."""
 EVERYTHING_SECRET = b"!/cred////"
@@ -72,7 +74,7 @@ class Collector:
         self.outbox = self
         self.received: list[bytes] = []
 
-    def deliver(self, packet: bytes, _publisher_uid: int) -> None:
+    def deliver(self, packet: bytes, _publisher_account: int) -> None:
         self.received.append(packet)
 
     def decide_anew(self) -> None: ...
@@ -179,7 +181,7 @@ class Client:
         self, number: int, worker: int, account: Account, uid: int, sock: socket.socket
     ) -> None:
         self.worker = worker
-        own = Credentials(gid=1, uid=uid, pid=1)
+        own = Credentials(gid=1, uid=uid + SUBORDINATE * (number % 3 == 0), pid=1)
         self.collector = Collector()
         connection = Connection(number, own, account, sock, spare_slot())
         self.session = Session(connection, cast(Outbox, self.collector), NO_RULES, LIMITS)
@@ -364,7 +366,7 @@ class Bus:
         batch = PublishBatch(session)
         for packet, key in pending:
             batch.add(packet, key, session.own_route(router.look_up(key)))
-        before = self.who_holds_whom(session.uid), self.effects
+        before = self.who_holds_whom(session.account_place), self.effects
         published = 0
         must_wait = False
         wait: Wait | None = None
@@ -372,7 +374,7 @@ class Bus:
         def effect() -> None:
             nonlocal published, must_wait
             published = len(batch.messages)
-            if (self.who_holds_whom(session.uid), self.effects) == before:
+            if (self.who_holds_whom(session.account_place), self.effects) == before:
                 # Fewer where all would occupy another worker for too long.
                 unheld = self.unheld(client)
                 assert min(1, unheld) <= published <= unheld
@@ -407,12 +409,12 @@ class Bus:
             assert not must_wait
         return done
 
-    def who_holds_whom(self, uid: int) -> list[tuple[int, Counter[bytes]]]:
+    def who_holds_whom(self, account_place: int) -> list[tuple[int, Counter[bytes]]]:
         """The stalled clients of a user, and by which patterns."""
         return [
             (client.session.client, Counter(client.subscriptions))
             for client in self.clients
-            if client.stalled and client.session.uid == uid
+            if client.stalled and client.session.account_place == account_place
         ]
 
     def stalled_for(self, publisher: Client, key: bytes) -> list[Client]:
@@ -421,7 +423,7 @@ class Bus:
             client
             for client in self.clients
             if client.stalled
-            and client.session.uid == publisher.session.uid
+            and client.session.account_place == publisher.session.account_place
             and client.wants(key)
             and (publisher.session.echo or client is not publisher)
         ]
@@ -501,8 +503,7 @@ class Bus:
         assert place is not None
         session.backpressure = Backpressure(
             BackpressureRule(
-                *(session.client, place, session.account.place),
-                *(session.uid, session.credentials, NO_RULES),
+                session.client, place, session.account.place, session.credentials, NO_RULES
             ),
             session.account,
             self.memory,

@@ -67,6 +67,8 @@ LIMITS = Limits(
 QUANTUM = 16
 WORKERS = 3
 UIDS = (1000, 1001)
+SUBORDINATE = 100_000
+"""More than its user's id is that of the third and the fifth client."""
 NO_RULES = AccessProfile(publish=0, subscribe=0, may_block_others=False)
 CLOCK_START_NS = 5_000_000_000_000
 TOLD_NS = 20_000
@@ -227,12 +229,11 @@ class Scene:
         assert opened is not None
         context = self.contexts[worker]
         account = context.accounts[opened.place]
-        own = Credentials(gid=1, uid=uid, pid=1)
+        own = Credentials(gid=1, uid=uid + SUBORDINATE * (number in (3, 5)), pid=1)
         choice = context.settings.flood_control
         timed = TimedSocket(ours, account.place, context.send_times)
         outbox = Outbox(timed, choice, LIMITS, account, context.statistics, self._listener)
         slot = context.client_slots[number]
-        outbox.uid = uid
         outbox.use_slot(slot)
         outbox.use_origin(context.origin)
         connection = Connection(number, own, account, ours, slot)
@@ -292,8 +293,9 @@ class Scene:
     def take_time(self, client: Client, spent_ns: int) -> None:
         """A delivery of another user's message to this client's user has taken so long."""
         times = self.contexts[client.worker].fan_out_times
-        publisher = next(uid for uid in UIDS if uid != client.session.uid)
-        at = times._find(publisher, client.session.account_place)
+        own = client.session.account_place
+        others = (other.session.account_place for other in self.clients)
+        at = times._find(next(place for place in others if place != own), own)
         times._charge(at, spent_ns, spent_ns)
 
     def note_sleep(self, worker: int, slept_ns: int) -> None:
@@ -314,8 +316,7 @@ class Scene:
         place = context.stalls.take_place()
         assert place is not None
         rule = BackpressureRule(
-            *(session.client, place, session.account.place),
-            *(session.uid, session.credentials, session.profile),
+            session.client, place, session.account.place, session.credentials, session.profile
         )
         listener = cast(BackpressureListener, Unheard())
         session.enable_backpressure(

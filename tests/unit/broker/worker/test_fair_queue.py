@@ -14,13 +14,13 @@ TURN = 64
 
 
 class Client:
-    def __init__(self, uid: int, number: int = 0) -> None:
-        self.uid = uid
+    def __init__(self, account_place: int, number: int = 0) -> None:
+        self.account_place = account_place
         self.number = number
         self.is_queued = False
 
     def __repr__(self) -> str:
-        return f"{self.uid}.{self.number}"
+        return f"{self.account_place}.{self.number}"
 
 
 def enqueue(queue: FairQueue[Client], **clients_of: int) -> None:
@@ -39,9 +39,9 @@ def run(
         client = queue.next()
         assert client is not None
         cost = cost_of(client)
-        queue.charge(client.uid, cost)
+        queue.charge(client.account_place, cost)
         queue.add(client)
-        charged[client.uid] += cost
+        charged[client.account_place] += cost
         served.append(client)
     return charged, served
 
@@ -61,9 +61,9 @@ def test_two_users_who_always_want_more_get_equal_shares(
     served: Counter[int] = Counter()
 
     def cost(client: Client) -> int:
-        own = costs[client.uid - ord("a")]
-        served[client.uid] += 1
-        return own[served[client.uid] % len(own)]
+        own = costs[client.account_place - ord("a")]
+        served[client.account_place] += 1
+        return own[served[client.account_place] % len(own)]
 
     charged, _ = run(queue, 1000, cost)
     largest = max(max(own) for own in costs)
@@ -77,7 +77,7 @@ def test_two_hundred_connections_delay_another_user_by_no_turn() -> None:
     enqueue(queue, b=1)
     client = queue.next()
     assert client is not None
-    assert client.uid == ord("b")
+    assert client.account_place == ord("b")
 
 
 @given(others=st.integers(1, 5), own_cost=st.integers(1, TURN), away=st.integers(0, 400))
@@ -92,7 +92,7 @@ def test_who_wants_little_has_the_next_turn_whenever_it_comes(
     for _ in range(20):
         queue.add(own)
         assert queue.next() is own
-        queue.charge(own.uid, own_cost)
+        queue.charge(own.account_place, own_cost)
         # Everybody has been charged a turn more than B; then B is away, for longer or not.
         run(queue, 2 * others + away, lambda client: TURN)
 
@@ -107,9 +107,9 @@ def test_leaving_and_coming_back_does_not_pay() -> None:
     for _ in range(1000):
         client = queue.next()
         assert client is not None
-        cost = 1 if client.uid == ord("a") else 4 * TURN
-        queue.charge(client.uid, cost)
-        charged[client.uid] += cost
+        cost = 1 if client.account_place == ord("a") else 4 * TURN
+        queue.charge(client.account_place, cost)
+        charged[client.account_place] += cost
         if client is not visitor:
             queue.add(client)
         queue.add(visitor)
@@ -137,7 +137,7 @@ def test_a_crowd_of_newcomers_is_served_in_the_order_of_its_coming() -> None:
         newcomer = queue.next()
         assert newcomer is not None
         served.append(newcomer)
-        queue.charge(newcomer.uid, TURN)
+        queue.charge(newcomer.account_place, TURN)
         queue.add(newcomer)
     assert served == crowd
 
@@ -155,11 +155,11 @@ def test_users_who_owe_nothing_are_forgotten() -> None:
     queue: FairQueue[Client] = FairQueue()
     enqueue(queue, a=1)
     run(queue, 1, lambda client: TURN)
-    for uid in range(1000, 3000):
-        visitor = Client(uid)
+    for user in range(1000, 3000):
+        visitor = Client(user)
         queue.add(visitor)
         assert queue.next() is visitor
-        queue.charge(uid, TURN)
+        queue.charge(user, TURN)
         run(queue, 2, lambda client: TURN)
         assert queue.users_known <= 100
 
@@ -169,12 +169,12 @@ def test_who_caused_more_than_its_share_sits_out_until_it_is_paid_for() -> None:
     enqueue(queue, a=1, b=1)
     first = queue.next()
     assert first is not None
-    queue.charge(first.uid, 10 * TURN)
+    queue.charge(first.account_place, 10 * TURN)
     queue.add(first)
     other = 0
     while (client := queue.next()) is not None and client is not first:
         other += 64
-        queue.charge(client.uid, 64)
+        queue.charge(client.account_place, 64)
         queue.add(client)
     assert 10 * TURN <= other <= 11 * TURN
 
@@ -200,7 +200,7 @@ def test_debts_are_forgiven_when_the_queue_is_empty() -> None:
     queue.add(mine)
     queue.add(other)
     _, served = run(queue, 4, lambda client: TURN)
-    assert Counter(client.uid for client in served) == {1: 2, 2: 2}
+    assert Counter(client.account_place for client in served) == {1: 2, 2: 2}
 
 
 @pytest.mark.parametrize("count", [1, 2, 7])
@@ -208,7 +208,7 @@ def test_clients_of_one_user_take_turns(count: int) -> None:
     queue: FairQueue[Client] = FairQueue()
     enqueue(queue, a=count, b=3)
     _, served = run(queue, 40 * count, lambda client: 10)
-    numbers = [client.number for client in served if client.uid == ord("a")]
+    numbers = [client.number for client in served if client.account_place == ord("a")]
     assert numbers == [at % count for at in range(len(numbers))]
 
 
@@ -224,14 +224,14 @@ class StandingInLine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.queue: FairQueue[Client] = FairQueue()
-        self.clients = [Client(uid, number) for uid in range(3) for number in range(3)]
+        self.clients = [Client(user, number) for user in range(3) for number in range(3)]
         self.lines: dict[int, list[Client]] = {0: [], 1: [], 2: []}
 
     @rule(pick=st.integers(0, 8))
     def add(self, pick: int) -> None:
         client = self.clients[pick]
         self.queue.add(client)
-        line = self.lines[client.uid]
+        line = self.lines[client.account_place]
         if client not in line:
             line.append(client)
         assert client.is_queued
@@ -242,9 +242,9 @@ class StandingInLine(RuleBasedStateMachine):
         if client is None:
             assert not any(self.lines.values())
             return
-        assert client is self.lines[client.uid].pop(0)
+        assert client is self.lines[client.account_place].pop(0)
         assert not client.is_queued
-        self.queue.charge(client.uid, cost)
+        self.queue.charge(client.account_place, cost)
 
     @precondition(lambda self: any(self.lines.values()))
     @rule()
@@ -252,7 +252,7 @@ class StandingInLine(RuleBasedStateMachine):
         served = []
         while (client := self.queue.next()) is not None:
             served.append(client)
-            assert client is self.lines[client.uid].pop(0)
+            assert client is self.lines[client.account_place].pop(0)
         assert not any(self.lines.values())
 
 

@@ -12,7 +12,7 @@ NAMES = st.text("ab-", min_size=1, max_size=3).map(str.encode)
 NAMED = st.builds(
     NamedClient,
     st.builds(Member, UIDS, NAMES, st.integers(1, 9), st.just(1), st.just(2)),
-    st.integers(0, 9),
+    *[st.integers(0, 9)] * 3,
     st.binary(max_size=5),
 )
 PATTERNS = st.builds(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sbus.limits import Limits
 from sbus.protocol.controls import BacklogOrder, Hard, Soft
+from sbus.shared import log_share
 from sbus.shared.shared_memory import (
     LOG_ENTRY_BYTES,
     LOG_SHARE,
@@ -21,7 +22,7 @@ from sbus.shared.shared_memory import (
 from sbus.shared.worker_statistics import MESSAGES_IN, counters_of
 from tests.fuzz.one_process_bus import OneProcessBus, Peer, one_process_bus
 from tests.support.needs import needs_compiled_step
-from tests.unit.broker.worker.step_scene import UIDS, Clock, Scene, stopped_clock
+from tests.unit.broker.worker.step_scene import SUBORDINATE, UIDS, Clock, Scene, stopped_clock
 from tests.unit.shared.memories import log_block_of
 
 pytestmark = needs_compiled_step
@@ -216,6 +217,27 @@ def test_both_steps_spare_publishers_that_may_be_held() -> None:
     dropped, kept = ([it["clients"][1]["outbox"] for it in seen[0]][at] for at in (-2, -1))
     assert dropped.dropped > 0
     assert (kept.backlog, kept.dropped) == (1, dropped.dropped)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_walk_is_charged_to_the_owner_of_a_subordinate_id(compiled: bool) -> None:
+    """The first and the fifth client are one user's, under different ids."""
+    with stopped_clock() as clock:
+        scene = Scene(compiled=compiled)
+        try:
+            owner, publisher = scene.clients[0].session, scene.clients[4].session
+            assert publisher.uid == owner.uid + SUBORDINATE
+            scene.subscribe(scene.clients[1], b"x")
+            scene.learn(b"x")
+            publish(4, [message(b"x", 0)] * 3)(scene, clock)
+            scene.walk(0)
+            assert scene.costs[-1] == [(owner.account_place, 6)]
+            walker = scene.sequencers[0]._walker
+            assert owner.account.log_share._words[log_share._PRICE] == 0
+            walker._note_prices(0.001)
+            assert owner.account.log_share._words[log_share._PRICE] > 0
+        finally:
+            scene.close()
 
 
 # -- damaged log blocks ----------------------------------------------------------------------------

@@ -62,7 +62,7 @@ def remote(worker: int, pattern: bytes, *, kind: int = SUBSCRIBED, edge: bool = 
 
 
 def backpressure_rule(client: int, own: Credentials = SOMEBODY) -> BackpressureRule:
-    return BackpressureRule(client, client + 100, 1, own.uid, own, AccessProfile(0, 0, False))
+    return BackpressureRule(client, client + 100, 1, own, AccessProfile(0, 0, False))
 
 
 def all_rules(route: Route) -> list[BackpressureRule]:
@@ -298,7 +298,7 @@ def test_nobody_waits_for_a_client_that_may_not_receive_the_message() -> None:
     router = restricting_router()
     own = Credentials(gid=1, uid=2, pid=3)
     profile = AccessProfile(publish=0, subscribe=NOT_A_B, may_block_others=True)
-    rule = BackpressureRule(77, 5, 6, own.uid, own, profile)
+    rule = BackpressureRule(77, 5, 6, own, profile)
     router.apply(Record(RULE_ADDED, True, 3, 77, rule.pack() + b"a/"))
     assert not router.look_up(b"a/b").backpressure_rules
     ((whose, (found,)),) = router.look_up(b"a/c").backpressure_rules.items()

@@ -347,8 +347,8 @@ def test_a_user_that_publishes_too_fast_waits_on_every_worker_and_nobody_else_do
 ) -> None:
     limited = Bus(2, 2, msgspec.structs.replace(LIMITS, user_messages_per_second_max=10))
     try:
-        mine = [client for client in limited.clients if client.session.uid == 1]
-        theirs = [client for client in limited.clients if client.session.uid == 2]
+        mine = [client for client in limited.clients if client.session.account.uid == 1]
+        theirs = [client for client in limited.clients if client.session.account.uid == 2]
         assert {client.worker for client in mine} == {0, 1}
         limited.subscribe(mine[0], b"a", nothing)
         assert offer(limited, mine[0], *[b"a"] * 30) is None
@@ -371,7 +371,11 @@ def test_a_publisher_is_held_for_as_long_as_its_user_has_time_and_no_longer(cloc
     timed = Bus(2, 2, msgspec.structs.replace(LIMITS, user_held_seconds_max=10.0))
     try:
         stuck, other = timed.of_worker(0)[0], timed.of_worker(0)[1]
-        publisher = next(it for it in timed.of_worker(1) if it.session.uid == stuck.session.uid)
+        publisher = next(
+            it
+            for it in timed.of_worker(1)
+            if it.session.account_place == stuck.session.account_place
+        )
         for client in (stuck, other):
             timed.subscribe(client, b"a", nothing)
         timed.subscribe(other, b"b", nothing)
@@ -449,7 +453,7 @@ def test_lookups_in_a_walk_are_charged_to_the_publisher(
     for key in (b"a/1", b"a/1", b"a/2"):
         bus.publish(mine, [key], nothing)
         bus.walk_on(1, nothing)
-        costs.append(bus.sequencers[1].take_walking_cost()[mine.session.uid])
+        costs.append(bus.sequencers[1].take_walking_cost()[mine.session.account_place])
     assert costs[1] == 2
     assert min(costs[0], costs[2]) > 1_000, "it takes more than a microsecond"
 
@@ -472,7 +476,7 @@ def test_what_watching_takes_is_charged_to_the_publisher(
     assert batch.timed_cost > 1_000, "it takes more than a microsecond"
     bus.publish(mine, [b"a"], nothing)
     bus.walk_on(1, nothing)
-    assert bus.sequencers[1].take_walking_cost()[mine.session.uid] > 1_000
+    assert bus.sequencers[1].take_walking_cost()[mine.session.account_place] > 1_000
 
 
 def test_a_worker_that_never_published_does_not_hold_up_compaction(bus: Bus) -> None:

@@ -117,7 +117,7 @@ def test_a_user_that_changes_much_leaves_room_to_others(small_bus: Bus, takes_ba
     """Whether it keeps what it subscribes to or not. It goes on after the next compaction."""
     bus, subscriptions = small_bus, small_bus.subscriptions[0]
     greedy, modest, *_ = bus.clients
-    assert greedy.session.uid != modest.session.uid
+    assert greedy.session.account_place != modest.session.account_place
     patterns = (b"%0112d" % number for number in range(1000))
     held_back = None
     while held_back is None:
@@ -267,7 +267,7 @@ class Subscribing(RuleBasedStateMachine):
                 count * charge(pattern) for pattern, count in session.patterns.items()
             )
         for client in self.bus.clients:
-            of_user = [it for it in sessions if it.uid == client.session.uid]
+            of_user = [it for it in sessions if it.account_place == client.session.account_place]
             assert self.used(client.session) == (
                 sum(session.subscriptions for session in of_user),
                 sum(session.subscription_bytes for session in of_user),
@@ -278,9 +278,11 @@ class Subscribing(RuleBasedStateMachine):
     def each_user_has_the_steps_of_its_patterns(self) -> None:
         clients = [*self.bus.clients, *self.gone]
         steps = 0
-        for worker, uid in {(client.worker, client.session.uid) for client in clients}:
+        for worker, place in {(client.worker, client.session.account_place) for client in clients}:
             sessions = [
-                it.session for it in clients if (it.worker, it.session.uid) == (worker, uid)
+                it.session
+                for it in clients
+                if (it.worker, it.session.account_place) == (worker, place)
             ]
             own = steps_of(pattern for session in sessions for pattern in session.patterns)
             assert sessions[0].account.worker_use(MATCH_STEPS, worker) == own

@@ -25,7 +25,7 @@ class Client:
 
     def __init__(self, number: int) -> None:
         self.client = number
-        self.uid = number % USERS
+        self.account_place = number % USERS
         self.waiting_bytes = 0
         self.wait: Wait | None = None
         """What it waits for."""
@@ -77,7 +77,7 @@ class Waiting(RuleBasedStateMachine):
         client = self.free(pick)
         if client is None:
             return
-        key = (reason, client.uid if reason is Reason.RATE else account)
+        key = (reason, client.account_place if reason is Reason.RATE else account)
         until_ns = max(self.until_ns.get(key, 0), self.now_ns + delay_ns)
         if reason is Reason.ROOM:
             wait = FOR_ROOM
@@ -88,7 +88,9 @@ class Waiting(RuleBasedStateMachine):
         was_next = self.comes_back(client)
         client.wait, client.tries = wait, False
         if reason is Reason.RATE:
-            self.lines[client.uid].insert(0 if was_next else len(self.lines[client.uid]), client)
+            self.lines[client.account_place].insert(
+                0 if was_next else len(self.lines[client.account_place]), client
+            )
         self.set_holder(client, account if reason is Reason.STALL else None)
 
     @rule(pick=PICKS)
@@ -99,16 +101,16 @@ class Waiting(RuleBasedStateMachine):
 
     def get_on(self, client: Client) -> None:
         self.queue.record_success(as_session(client))
-        if self.comes_back(client) and self.lines[client.uid]:
+        if self.comes_back(client) and self.lines[client.account_place]:
             assert self.queue.next_ns <= self.now_ns, "its user's next client goes at once"
         client.tries = False
         self.set_holder(client, None)
 
     def comes_back(self, client: Client) -> bool:
         """It has tried, or left: whether its user's others were waiting for that."""
-        was_next = self.released.get(client.uid) is client
+        was_next = self.released.get(client.account_place) is client
         if was_next:
-            del self.released[client.uid]
+            del self.released[client.account_place]
         return was_next
 
     def free(self, pick: int) -> Client | None:
@@ -141,10 +143,10 @@ class Waiting(RuleBasedStateMachine):
         ]
         sessions = self.taken(self.queue.release_due(self.now_ns))
         of_rate = [it for it in sessions if it.wait is not None and it.wait.reason is Reason.RATE]
-        assert len({it.uid for it in of_rate}) == len(of_rate), "one of a user at a time"
+        assert len({it.account_place for it in of_rate}) == len(of_rate), "one of a user at a time"
         for client in of_rate:
-            assert client is self.lines[client.uid].pop(0), "in their order"
-            self.released[client.uid] = client
+            assert client is self.lines[client.account_place].pop(0), "in their order"
+            self.released[client.account_place] = client
         rest = [it for it in sessions if it not in of_rate]
         assert rest in ([], others), "all who might get on, or nobody"
         assert not overdue or rest
@@ -156,8 +158,8 @@ class Waiting(RuleBasedStateMachine):
         """A client leaves whatever it does, and another one comes."""
         client = self.clients.pop(pick % CLIENTS)
         self.queue.remove(as_session(client))
-        if client in self.lines[client.uid]:
-            self.lines[client.uid].remove(client)
+        if client in self.lines[client.account_place]:
+            self.lines[client.account_place].remove(client)
         self.comes_back(client)
         self.set_holder(client, None)
         self.numbers += 1

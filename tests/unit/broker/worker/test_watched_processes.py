@@ -53,7 +53,7 @@ def test_a_client_counts_once_until_it_leaves(watched: WatchedProcesses) -> None
     for client in clients:
         watched.discard(client)
         watched.discard(client)
-    assert not any([watched._uids, watched._by_user])
+    assert not any([watched._accounts, watched._by_user])
     assert len(add(watched, 1)) == 6
 
 
@@ -64,7 +64,7 @@ def test_what_was_watched_before_is_watched_again_in_any_order(watched: WatchedP
         for client in by_user[uid]:
             again.restore(client, uid)
             again.restore(client, uid)
-    assert again._uids == watched._uids
+    assert again._accounts == watched._accounts
 
 
 def test_no_more_are_watched_again_than_a_worker_may_watch(watched: WatchedProcesses) -> None:
