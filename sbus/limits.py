@@ -17,6 +17,8 @@ _MOST = 2**40
 """More than any machine has: a larger number is a typing error and no limit."""
 Positive = Annotated[int, Meta(ge=1, le=_MOST)]
 NotNegative = Annotated[int, Meta(ge=0, le=_MOST)]
+BufferBytes = Annotated[int, Meta(ge=1, le=2**30)]
+"""The kernel has 31 bits for the size of a socket's buffer, and the log 32 for a batch."""
 Page = Annotated[int, Meta(ge=4096, le=_MOST)]
 Quantum = Annotated[int, Meta(ge=2, le=_MOST)]
 """A turn costs a unit before anything is published in it."""
@@ -97,7 +99,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of one bus; immutable, shared by all of its processes."""
 
     # -- promises to clients -------------------------------------------------------------------
-    packet_bytes_max: Positive = 409_600
+    packet_bytes_max: BufferBytes = 409_600
     """Largest packet: the receive buffer of the C reference implementation."""
     key_bytes_max: KeyBytes = 4_096
     """Longest routing key; keys are kept in caches, so they cannot be as large as packets."""
@@ -113,7 +115,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     memory that they take in a worker: some 14,000 ordinary patterns."""
 
     # -- a slow client -------------------------------------------------------------------------
-    socket_buffer_bytes: Reloadable[Positive] = 212_992
+    socket_buffer_bytes: Reloadable[BufferBytes] = 212_992
     """`SO_SNDBUF` requested for a client's socket once 32 KiB are full, or too small for a packet.
     This is the kernel's default ceiling; the kernel doubles it, so it carries a packet of the
     largest size."""
@@ -176,7 +178,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     batch_packets_max: Packets = 64
     """Packets read from one client in one turn: enough to enter the event loop once per batch and
     not once per message, few enough that the next user waits well under a millisecond."""
-    batch_bytes_max: Positive = 512 * 1024
+    batch_bytes_max: BufferBytes = 512 * 1024
     """Bytes after which a batch ends early, so that large packets make short batches."""
     quantum_units: Reloadable[Quantum] = 64
     """Cost after which a turn ends; its last message may exceed it. A unit is a packet, a delivery

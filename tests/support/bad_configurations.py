@@ -101,6 +101,8 @@ def wrong_for_limit(field: str) -> list[Any]:
     wrong = ["7", True, [], {}, -1, 2**60]
     if field == "quantum_units":
         return [*wrong, 1]
+    if field in ("packet_bytes_max", "batch_bytes_max", "socket_buffer_bytes"):
+        return [*wrong, 1.5, 2**31]
     if field in SECONDS:
         return [*wrong, 1e10, float("inf"), float("nan")]
     return [*wrong, 1.5, 10**200]
