@@ -679,6 +679,9 @@ static const struct {
     PLACE(accounts, PAID_UNTIL_NS),
     PLACE(accounts, RATE_BURST_NS),
     PLACE(log_share, WORDS_PER_DESTINATION),
+    {"log_share._ROUND", SHARE_ROUND},
+    {"log_share._BYTES", SHARE_BYTES},
+    {"log_share._PRICE", SHARE_PRICE},
     PLACE(log_share, PRICE_UNIT),
     PLACE(log_share, DEBT_WINDOWS_MAX),
     PLACE(log_window, MODEST_PART),
@@ -692,6 +695,8 @@ static const struct {
     PLACE(worker_statistics, UNDELIVERED_BYTES),
     PLACE(worker_statistics, ROUTE_LOOKUPS),
     PLACE(worker_statistics, LATENCY_SUM_US),
+    PLACE(worker_statistics, DROPPED_FAN_OUT),
+    {"worker_statistics._FIRST_BOUND_BITS", FIRST_BOUND_BITS},
 };
 
 /* A dict of the layout, so that Python can tell a module that was compiled from older sources. */

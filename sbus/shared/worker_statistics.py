@@ -50,6 +50,7 @@ WORDS = LATENCY + len(LATENCY_BOUNDS_US) + 1
 
 _REFUSED_AT = {code: REFUSED + number for number, code in enumerate(PACKET_CODES)}
 DROPPED_AT = {reason: DROPPED + number for number, reason in enumerate(DROP_REASONS)}
+DROPPED_FAN_OUT = DROPPED_AT["fan-out"]
 
 
 _COUNTERS: Mapping[str, int] = {

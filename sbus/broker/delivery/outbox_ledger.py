@@ -26,6 +26,7 @@ from sbus.shared.worker_statistics import (
     ACCEPTED,
     ACCEPTED_BYTES,
     DROPPED_AT,
+    DROPPED_FAN_OUT,
     UNDELIVERED,
     UNDELIVERED_BYTES,
     WorkerStatistics,
@@ -37,7 +38,6 @@ _AGED_PER_UNIT = 2
 """Messages that are too old: dropping one takes some 2 us."""
 _AGED_FOR_ROOM_MAX = 64
 _NOTHING = BacklogRecord()
-_LEFT_OUT = DROPPED_AT["fan-out"]
 
 
 class OutboxStatistics(msgspec.Struct, frozen=True):
@@ -203,7 +203,7 @@ class OutboxLedger(OutboxRecord):
 
     def leave_out_likewise(self, packet: bytes, publisher_account: int) -> bool:
         """Count a message that is dropped as the last one was; False if that has to be decided."""
-        if not self.is_flowing and self.drop_counter == _LEFT_OUT:
+        if not self.is_flowing and self.drop_counter == DROPPED_FAN_OUT:
             self._count_drop(packet)
         elif not self._drops_likewise(packet, publisher_account):
             return False

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sbus.broker.worker import ordinary_step
 from sbus.limits import Limits
 from sbus.protocol.controls import BacklogOrder, Hard, Soft
 from sbus.shared import log_share
@@ -19,7 +20,7 @@ from sbus.shared.shared_memory import (
     SLEEPING,
     WAITING,
 )
-from sbus.shared.worker_statistics import MESSAGES_IN, counters_of
+from sbus.shared.worker_statistics import DROPPED_AT, MESSAGES_IN, counters_of
 from tests.fuzz.one_process_bus import OneProcessBus, Peer, one_process_bus
 from tests.support.needs import needs_compiled_step
 from tests.unit.broker.worker.step_scene import SUBORDINATE, UIDS, Clock, Scene, stopped_clock
@@ -238,6 +239,19 @@ def test_a_walk_is_charged_to_the_owner_of_a_subordinate_id(compiled: bool) -> N
             assert owner.account.log_share._words[log_share._PRICE] > 0
         finally:
             scene.close()
+
+
+# -- layouts ---------------------------------------------------------------------------------------
+def test_a_step_with_any_other_place_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sbus.compiled._step import LAYOUT
+
+    assert LAYOUT["worker_statistics.DROPPED_FAN_OUT"] == DROPPED_AT["fan-out"]
+    for name, place in LAYOUT.items():
+        module, _, constant = name.partition(".")
+        with monkeypatch.context() as patched:
+            patched.setattr(f"sbus.shared.{module}.{constant}", place + 1)
+            with pytest.raises(ImportError, match=rf"{name} = {place}, not {place + 1}"):
+                ordinary_step._check_layout(LAYOUT)
 
 
 # -- damaged log blocks ----------------------------------------------------------------------------
