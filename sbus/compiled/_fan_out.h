@@ -15,6 +15,7 @@ enum {
     EXCESS_FACTOR = 8,
     ACCOUNTS_BITS = 10,
     PAIRS_BITS = 10,
+    PROCESSOR_PARTS = 1024,
 };
 
 typedef struct {
@@ -22,10 +23,17 @@ typedef struct {
 } Debt;
 
 typedef struct {
-    uint64_t message, slept_ns, ns_per_message, small, factor;
+    uint64_t message, slept_ns, ns_per_message, small, factor, processor_share;
     uint64_t used_ns[1 << ACCOUNTS_BITS];
     Debt debts[1 << PAIRS_BITS];
 } FanOutTimes;
+
+/* The worker had nothing to do for so long. */
+static void
+note_sleep(FanOutTimes *times, uint64_t slept_ns)
+{
+    times->slept_ns += slept_ns * times->processor_share / PROCESSOR_PARTS;
+}
 
 static void
 pay(Debt *debt, uint64_t paid_ns)

@@ -408,7 +408,7 @@ look_at_clock(OrdinaryStep *step)
 {
     step->looked_ns = monotonic_ns();
     if (step->sleeps_from_ns) {
-        step->fan_out->slept_ns += step->looked_ns - step->sleeps_from_ns;
+        note_sleep(step->fan_out, step->looked_ns - step->sleeps_from_ns);
         step->sleeps_from_ns = 0;
     }
 }

@@ -46,7 +46,9 @@ _EXCESS_FACTOR = 8
 
 # The first words, then one for each account: how much time has paid for its pairs. Then those of
 # each pair.
-_MESSAGE, _SLEPT_NS, _NS_PER_MESSAGE, _SMALL_FAN_OUT, _FACTOR, _USED_NS = range(6)
+_MESSAGE, _SLEPT_NS, _NS_PER_MESSAGE, _SMALL_FAN_OUT, _FACTOR, _SHARE, _USED_NS = range(7)
+_PROCESSOR_PARTS = 1024
+"""One processor, where `_SHARE` is a worker's."""
 _ACCOUNTS_BITS = 10
 """Accounts whose places have the same lowest bits share the time."""
 _FIRST_PAIR = _USED_NS + (1 << _ACCOUNTS_BITS)
@@ -86,17 +88,17 @@ class FanOutTimes:
         self.words[_SMALL_FAN_OUT] = self._small = small
         self.words[_FACTOR] = secrets.randbits(64) | 1
         """Nobody can find out which pairs share a place."""
-        self._processor_share = processor_share
+        self.words[_SHARE] = int(processor_share * _PROCESSOR_PARTS)
         self._marked_ns = self._cpu_at_mark_ns = 0
         self.limit(us_per_message)
 
     def limit(self, us_per_message: int) -> None:
         """From now on a message pays for so much time."""
-        self.words[_NS_PER_MESSAGE] = int(1000 * us_per_message * self._processor_share)
+        self.words[_NS_PER_MESSAGE] = 1000 * us_per_message * self.words[_SHARE] // _PROCESSOR_PARTS
 
     def note_sleep(self, slept_ns: int) -> None:
         """The worker had nothing to do for so long."""
-        self.words[_SLEPT_NS] += int(slept_ns * self._processor_share)
+        self.words[_SLEPT_NS] += slept_ns * self.words[_SHARE] // _PROCESSOR_PARTS
 
     def sleep_in(self, poll: Callable[[float], _Ready], seconds_max: float) -> _Ready:
         """Call what sleeps until there is something to do, and note how long that was."""

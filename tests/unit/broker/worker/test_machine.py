@@ -24,6 +24,7 @@ from sbus.broker.worker.log_walker import LogWalker
 from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.session import Session
 from sbus.broker.worker.subscriptions import Subscriptions
+from sbus.compiled import STEP
 from sbus.limits import UNITS_PER_SECOND, Limits
 from sbus.protocol.controls import end_notice
 from sbus.shared.accounts import WAITING_BYTES
@@ -31,7 +32,13 @@ from sbus.shared.ordered_log import WINDOW_SECONDS
 from sbus.shared.shared_memory import MemoryLock
 from sbus.shared.worker_statistics import MESSAGES_IN
 from sbus.unix.credentials import Credentials
-from tests.fuzz.one_process_bus import OneProcessBus, Peer, SteppedWorker, one_process_bus
+from tests.fuzz.one_process_bus import (
+    WORKERS,
+    OneProcessBus,
+    Peer,
+    SteppedWorker,
+    one_process_bus,
+)
 from tests.support import compiled_step
 
 SMALL_BUFFER_BYTES = 4608
@@ -628,6 +635,24 @@ def test_only_the_time_in_which_a_worker_waits_is_sleep() -> None:
             time.sleep(0.05)  # the worker is busy
         assert slept[1] - slept[0] >= 40_000_000
         assert slept[2] - slept[1] < 40_000_000
+
+
+@pytest.mark.parametrize("step", ["python", STEP])
+def test_the_sleep_of_workers_that_share_a_processor_counts_in_part(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0})
+    with one_process_bus("slash", LIMITS) as bus:
+        stepped, times = bus.stepped[0], bus.workers[0].context.fan_out_times
+        sequencer = stepped.parts.sequencer
+        if step == "python":
+            sequencer._step = sequencer._python_step
+        bus.settle()
+        before_ns, began_ns = times.words[fan_out_times._SLEPT_NS], time.monotonic_ns()
+        assert not sequencer.poll(stepped.poller, {}, 0.02, 64)
+        elapsed_ns = time.monotonic_ns() - began_ns
+        slept_ns = times.words[fan_out_times._SLEPT_NS] - before_ns
+        assert 0.9 * 20_000_000 <= slept_ns * WORKERS <= elapsed_ns
 
 
 # -- what clients had ------------------------------------------------------------------------------
