@@ -121,8 +121,9 @@ _Static_assert(sizeof(BlockHeader) == 64, "as ordered_log lays it out");
 _Static_assert(sizeof(EntryHeader) == 16, "as ordered_log lays it out");
 
 /* -- stores ------------------------------------------------------------------------------------
- * Every change of the shared memory goes through these two. A test build counts them and can end
- * the process at any one, as a death at that instruction would. */
+ * Every change of the shared memory goes through `store` or `store_bytes`, and is made in the order of the program: a process that dies has made all that come before, and none that
+ * come behind. So the compiler must not move one over another, which costs no instruction. A test
+ * build counts them and can end the process at any one, as a death at that instruction would. */
 #ifdef SBUS_STEP_TEST
 static uint64_t stores_made, stores_until_death = UINT64_MAX;
 static uint64_t sections_entered;
@@ -142,13 +143,14 @@ static inline void
 store(uint64_t *word, uint64_t value)
 {
     before_store();
-    *word = value;
+    atomic_store_explicit((_Atomic uint64_t *)word, value, memory_order_release);
 }
 
 static inline void
 store_bytes(void *to, const void *from, size_t size)
 {
     before_store();
+    atomic_signal_fence(memory_order_seq_cst); /* a release keeps only what comes before it there */
     memcpy(to, from, size);
 }
 
@@ -223,9 +225,7 @@ leave(const Memory *memory)
 static void
 commit(const Memory *memory, uint64_t spare)
 {
-    before_store();
-    atomic_store_explicit((_Atomic uint64_t *)&memory->words[SELECTOR], spare,
-                          memory_order_release);
+    store(&memory->words[SELECTOR], spare);
     leave(memory);
 }
 

@@ -170,7 +170,7 @@ serve_lone(OrdinaryStep *step, SessionRecord *session, Poll *poll, long long cos
     store(step->memory.served, 0);
     batch_clear(&step->batch);
     packets_clear(step);
-    memcpy(step->shared_counts, step->counts, step->counts_max * sizeof *step->counts);
+    store_bytes(step->shared_counts, step->counts, step->counts_max * sizeof *step->counts);
     Py_DECREF((PyObject *)session);
     return is_done;
 }
