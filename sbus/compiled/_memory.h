@@ -117,6 +117,8 @@ typedef struct { /* of an entry of a block; not aligned in the log */
     uint16_t number; /* of the message in its batch */
 } EntryHeader;
 
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "ordered_log is little-endian");
+_Static_assert(__SIZEOF_POINTER__ == 8, "a word of the shared memory has the size of a pointer");
 _Static_assert(sizeof(BlockHeader) == 64, "as ordered_log lays it out");
 _Static_assert(sizeof(EntryHeader) == 16, "as ordered_log lays it out");
 

@@ -72,6 +72,22 @@ def test_a_module_of_other_sources_is_not_used(tmp_path: Path) -> None:
     assert "other sources" in run("compiled", "-P", "-c", show).stderr
 
 
+@needs_compiled_step
+@pytest.mark.parametrize(
+    ("macro", "value", "why"),
+    [
+        ("__BYTE_ORDER__", "__ORDER_BIG_ENDIAN__", "ordered_log is little-endian"),
+        ("__SIZEOF_POINTER__", "4", "a word of the shared memory has the size of a pointer"),
+    ],
+)
+def test_no_module_is_compiled_for_another_layout_of_words(
+    tmp_path: Path, macro: str, value: str, why: str
+) -> None:
+    options = [f"-U{macro}", f"-D{macro}={value}"]
+    with pytest.raises(compile_step.CannotCompileError, match=why):
+        compile_step.compile_step(tmp_path / "module.so", options)
+
+
 def test_without_a_compiler_the_bus_does_without(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
