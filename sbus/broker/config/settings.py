@@ -14,6 +14,7 @@ from sbus.broker.config.access_policy import AccessRule
 from sbus.bus_options import OPTIONS
 from sbus.limits import Limits, UserLimits
 from sbus.protocol.controls import FloodControl
+from sbus.unix.memfd import make_memfd
 
 
 class BusSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,15 +68,7 @@ _decoder: Final = msgspec.msgpack.Decoder(SettingsUpdate)
 
 def write_owning_memfd(update: SettingsUpdate) -> int:
     """A new memfd that holds `update`; the caller closes it. Raises OSError."""
-    memfd = os.memfd_create("sbus-settings", os.MFD_CLOEXEC)
-    try:
-        data = memoryview(_encoder.encode(update))
-        while data:
-            data = data[os.write(memfd, data) :]
-    except BaseException:
-        os.close(memfd)
-        raise
-    return memfd
+    return make_memfd("sbus-settings", _encoder.encode(update))
 
 
 def read_memfd(memfd: int) -> SettingsUpdate:

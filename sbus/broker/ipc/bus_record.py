@@ -13,6 +13,7 @@ import msgspec
 from sbus.broker.ipc.client_record import VERSION, check_version
 from sbus.shared.account_record import AccountRecord
 from sbus.unix.credentials import Credentials
+from sbus.unix.memfd import make_memfd
 
 
 class ConnectionRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,11 +60,7 @@ _decoder: Final = msgspec.msgpack.Decoder(BusRecord)
 
 def write_owning_memfd(record: BusRecord) -> int:
     """A new memfd that holds this record; the caller closes it. Raises OSError."""
-    memfd = os.memfd_create("sbus-bus-record", os.MFD_CLOEXEC)
-    data = memoryview(_encoder.encode(record))
-    while data:
-        data = data[os.write(memfd, data) :]
-    return memfd
+    return make_memfd("sbus-bus-record", _encoder.encode(record))
 
 
 def take_memfd(memfd: int) -> BusRecord:

@@ -5,12 +5,12 @@ front, so a process that only hands records on need not decode them.
 """
 
 import mmap
-import os
 import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from sbus.broker.ipc.client_record import VERSION, check_version
+from sbus.unix.memfd import make_memfd, write_all
 
 _VERSION = struct.Struct("<HH")
 _FRAME = struct.Struct("<QQ")  # client, size of its record
@@ -46,9 +46,7 @@ class RecordsFile:
 
 def make_records_file() -> int:
     """A new, empty file of records; the caller closes it. Raises OSError."""
-    memfd = os.memfd_create("sbus-records", os.MFD_CLOEXEC)
-    os.write(memfd, _VERSION.pack(*VERSION))
-    return memfd
+    return make_memfd("sbus-records", _VERSION.pack(*VERSION))
 
 
 def append_records(memfd: int, records: Iterable[tuple[int, bytes]]) -> None:
@@ -58,12 +56,6 @@ def append_records(memfd: int, records: Iterable[tuple[int, bytes]]) -> None:
         chunk += _FRAME.pack(client, len(record))
         chunk += record
         if len(chunk) >= _WRITTEN_BYTES:
-            _write(memfd, chunk)
+            write_all(memfd, chunk)
             chunk = bytearray()
-    _write(memfd, chunk)
-
-
-def _write(memfd: int, data: bytearray) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(memfd, left) :]
+    write_all(memfd, chunk)
