@@ -89,8 +89,9 @@ class Notifier:
         )
 
     def hand_over(self, pid: int) -> None:
-        """This process is the main one of the service from now on."""
+        """That process is the main one of the service from now on, and notifies the manager."""
         self._send(f"MAINPID={pid}")
+        self._address = None
 
     def stopping(self, status: str) -> None:
         """The bus has begun to stop."""

@@ -56,13 +56,15 @@ class UpgradeHandlers:
 
     def refused_meanwhile(self, handlers: Handlers) -> Handlers:
         """Handlers of requests that are refused during an upgrade, in which what they change could
-        be lost."""
+        be lost; and an upgrade is refused while they are carried out."""
         return {kind: partial(self._handle, handler) for kind, handler in handlers.items()}
 
     async def _handle(self, handler: Handler, request: admin.Request) -> msgspec.Struct:
-        if self._upgrader.is_running:
-            raise AdminFault("failed", "another program is taking over: try again in a moment")
-        return await handler(request)
+        try:
+            with self._upgrader.change():
+                return await handler(request)
+        except UpgradeFailed as error:
+            raise AdminFault("failed", str(error)) from error
 
 
 def _result(done: HandOverResult) -> UpgradeResult:

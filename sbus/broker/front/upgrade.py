@@ -94,6 +94,19 @@ class Upgrader:
         self._notifier = notifier
         self.is_running = False
         """Whether another program is to take over, or has."""
+        self._changes = 0
+
+    @contextmanager
+    def change(self) -> Iterator[None]:
+        """The bus may change in the block, in a way that a new program might not notice: none takes
+        over meanwhile. Raises UpgradeFailed."""
+        if self.is_running:
+            raise UpgradeFailed("another program is taking over: try again in a moment")
+        self._changes += 1
+        try:
+            yield
+        finally:
+            self._changes -= 1
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
@@ -103,6 +116,10 @@ class Upgrader:
             raise UpgradeFailed("another program is taking over already")
         if self._shutdown.is_draining:
             raise UpgradeFailed("the bus is being drained")
+        if self._changes:
+            raise UpgradeFailed(
+                "an administrator is changing the bus, as by a reload: try again in a moment"
+            )
         self.is_running = True
         try:
             yield

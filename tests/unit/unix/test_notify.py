@@ -57,6 +57,21 @@ def test_every_message_is_one_datagram_of_assignments(manager: tuple[socket.sock
     close(notifier)
 
 
+def test_nothing_is_sent_once_another_process_is_the_main_one(
+    manager: tuple[socket.socket, str],
+) -> None:
+    sock, name = manager
+    notifier = Notifier.of_environment(never, {"NOTIFY_SOCKET": name})
+    notifier.hand_over(4711)
+    assert lines(sock) == ["MAINPID=4711"]
+    notifier.ready("serves with the configuration that was read again")
+    notifier.alive()
+    close(notifier)
+    sock.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        sock.recv(1)
+
+
 def test_without_a_service_manager_nothing_is_sent() -> None:
     notifier = Notifier.of_environment(never, {"WATCHDOG_USEC": "1000000"})
     assert notifier.sock is None

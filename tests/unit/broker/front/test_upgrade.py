@@ -80,6 +80,21 @@ async def test_a_bus_takes_its_files_back_from_one_that_failed(scene: Scene) -> 
     assert scene.has_finished
 
 
+async def test_a_bus_changes_or_is_handed_over_but_never_both(scene: Scene) -> None:
+    with (
+        scene.upgrader.change(),
+        pytest.raises(UpgradeFailed, match="as by a reload"),
+        scene.upgrader.attempt(),
+    ):
+        raise AssertionError
+    with (
+        pytest.raises(UpgradeFailed, match="another program is taking over"),
+        scene.upgrader.attempt(),
+        scene.upgrader.change(),
+    ):
+        raise AssertionError
+
+
 async def test_a_bus_without_descriptors_serves_as_before(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
