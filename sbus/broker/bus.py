@@ -25,7 +25,6 @@ from sbus.protocol.keys import DIALECTS
 from sbus.shared.log_block import check_log_size
 from sbus.shared.shared_memory import MemoryShape, SharedMemory, UnusableMemory, look_at
 from sbus.unix.descriptor_store import StoredDescriptors, memory_name
-from sbus.unix.fd_passing import refuse_descriptors
 from sbus.unix.notify import Notifier
 from sbus.unix.send_buffer import packet_bytes_carried
 from sbus.unix.time_slice import request_time_slice
@@ -50,10 +49,6 @@ def run_bus(
     """
     settings = configuration.settings
     check_settings(settings)
-    # Listeners of this process refuse descriptors; inherited ones may not.
-    refuse_descriptors(endpoints.listener, does_refuse=not settings.disconnect_descriptors)
-    if endpoints.admin_listener is not None:
-        refuse_descriptors(endpoints.admin_listener)
     events = EventEmitter(open_log(settings.log), local_user_names())
     left = _resume(endpoints.stored, settings, notifier, events)
     memory, resumed = left or (_make_memory(settings), ResumedBus())

@@ -227,6 +227,7 @@ async def _serve(
         await front.succession.wait_for_successors()
         resources.events.emit(BusResumed(clients=len(front.registry), lost=lost))
         front.shutdown.check_empty()
+    front.acceptor.own_listener()
     on_ready()
     nursery.start_soon(announce_and_store, front, resources)
     nursery.start_soon(front.rebalancer.run)

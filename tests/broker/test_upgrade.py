@@ -3,6 +3,7 @@
 import os
 import resource
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -545,6 +546,37 @@ def test_the_new_bus_goes_on_if_the_old_one_is_killed_meanwhile(changing: Changi
         other.pub(b"k", b"1")
         assert client.receive() == b"MSG k\x001"
         assert serving_pid(changing.bus) != front
+
+
+FAIL_BEFORE_COMMIT = """
+import sbus.broker.front.take_over as module
+async def failing(link, message, *fds):
+    if isinstance(message, module.link_protocol.Adopted):
+        raise module.UpgradeFailed("the new program fails")
+    await send(link, message, *fds)
+send, module.send_when_possible = module.send_when_possible, failing
+"""
+
+
+def refuses_descriptors(bus: Bus) -> bool:
+    """Whether the kernel refuses packets with descriptors on a new connection."""
+    with bus.connect() as client, open(os.devnull) as file:
+        try:
+            socket.send_fds(client.sock, [b"!"], [file.fileno()])
+        except PermissionError:
+            return True
+    return False
+
+
+def test_a_program_that_does_not_take_over_changes_nothing(changing: ChangingBus) -> None:
+    before = refuses_descriptors(changing.bus)
+    changing.configure({"workers": 2, "disconnect_descriptors": True})
+    changing.run_first(FAIL_BEFORE_COMMIT)
+    assert upgrade_fault(changing.bus) == "the new program fails"
+    assert refuses_descriptors(changing.bus) == before
+    changing.run_first("")
+    upgrade(changing.bus)
+    assert not refuses_descriptors(changing.bus)
 
 
 STOP_BEFORE_COMMIT = """

@@ -32,6 +32,7 @@ from sbus.protocol import admin
 from sbus.protocol.events import AdminRequestFailed
 from sbus.unix.credentials import peer_credentials
 from sbus.unix.errno_sets import PEER_GONE
+from sbus.unix.fd_passing import refuse_descriptors
 from sbus.unix.open_files import administrators_max
 
 _NOT_ALLOWED = encode_reply(
@@ -68,6 +69,7 @@ class AdminServer:
 
     async def run(self, scope: trio.CancelScope) -> None:
         """Serve administrators; those that connect until `scope` is cancelled."""
+        refuse_descriptors(self._listener)
         async with trio.open_nursery() as tasks:
             with scope:
                 while True:

@@ -29,6 +29,7 @@ from sbus.protocol.events import AcceptingPaused
 from sbus.shared.accounts import CONNECTION_RATE, Account
 from sbus.unix.credentials import peer_credentials
 from sbus.unix.errno_sets import ACCEPT_FAILED, OUT_OF_RESOURCES
+from sbus.unix.fd_passing import refuse_descriptors
 from sbus.unix.send_buffer import small_buffer_bytes
 
 _BACK_OFF_SECONDS = 0.5
@@ -68,6 +69,7 @@ class Acceptor:
         self._policy = policy
         self._rejector = rejector
         self._closer = closer
+        self._refuses_descriptors = not settings.disconnect_descriptors
         self._descriptors = policy.descriptors
         self._rate_limiter = rate_limiter
         self._queue = ConnectionQueue()
@@ -81,6 +83,11 @@ class Acceptor:
 
     def apply_settings(self, settings: BusSettings) -> None:
         self._send_buffer_bytes = small_buffer_bytes(settings.limits)
+
+    def own_listener(self) -> None:
+        """No other bus serves at the listening socket any more: have the kernel refuse descriptors
+        on new connections, or not, as this bus is to."""
+        refuse_descriptors(self._listener, does_refuse=self._refuses_descriptors)
 
     async def run(self) -> None:
         """Accept connections until cancelled; then end those that wait for admission."""

@@ -63,7 +63,7 @@ class ClientStore:
         self._registry = registry
         self._notifier = notifier
         self._stored_at_ns = resumed.stored_at_ns
-        self._refuses_descriptors = not may_carry_descriptors(listener)
+        self._listener = listener
         self._scope = trio.CancelScope()
 
     @property
@@ -81,7 +81,7 @@ class ClientStore:
     # -- storing -------------------------------------------------------------------------------
     async def run(self) -> None:
         """Store what there is, until this is given up."""
-        if self._notifier.stored_max and self._refuses_descriptors:
+        if self._notifier.stored_max and not may_carry_descriptors(self._listener):
             with self._scope:
                 await self._store_clients()
 
