@@ -1,5 +1,6 @@
 """Access rules against a model that reads them one by one: the last one that applies decides."""
 
+import os
 import socket
 
 import pytest
@@ -261,7 +262,9 @@ async def test_a_client_with_all_rules_fits_the_packet_that_hands_it_over() -> N
     order = AdoptClient(2**63, who, 1_024, encode_rule_set((1 << RULES_MAX) - 1))
     async with trio.open_nursery() as nursery:
         there, here = WorkerLink(front, nursery), WorkerLink(worker, nursery)
-        there.send(order)
-        assert here.receive_command() == (order, [])
+        there.send(order, worker.fileno())
+        received, (fd,) = here.receive_command()
+        assert received == order
+        os.close(fd)
         there.close()
         here.close()
