@@ -64,6 +64,21 @@ _INCOMING_MESSAGES_MAX: Final = 131_072
 _ERRORS = (OSError, nats.errors.Error, TimeoutError)
 
 
+class _Client(Client):
+    """A message may hold any bytes where nats-py expects UTF-8 or a status. That would end the
+    connection, and the next one again if the message is in a stream. So it comes without headers,
+    and is refused like any other without an envelope."""
+
+    async def _process_msg(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
+    ) -> None:
+        try:
+            await super()._process_msg(sid, subject, reply, data, headers)
+        except (UnicodeDecodeError, IndexError):
+            subject, reply = (text.decode(errors="replace").encode() for text in (subject, reply))
+            await super()._process_msg(sid, subject, reply, data, b"")
+
+
 class NatsLink:
     """One link; `name` is that of the configuration."""
 
@@ -263,7 +278,7 @@ class NatsLink:
     async def _serve(self) -> None:
         closed = asyncio.Event()
         errors: list[Exception] = []
-        self._nc = nc = Client()
+        self._nc = nc = _Client()
 
         async def note_error(error: Exception) -> None:
             errors.append(error)

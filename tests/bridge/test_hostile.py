@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from sbus.bridge.exchange import ORIGINS_MAX
+from tests.bridge.test_durable import pair as durable_pair
 from tests.bridge.test_live import joined
+from tests.support.accounts import Account
 from tests.support.bridges import needs_nats, send, wait_until
 from tests.support.users import STRANGER, directory_for_everybody, effective_user, needs_root
 
@@ -68,6 +70,51 @@ def test_the_notes_of_other_users_are_not_believed() -> None:
         assert here.receive() == b"MSG lamps/1\0true"
         send(here, b"MSG lamps/2\0too")
         assert there.receive() == b"MSG lamps/2\0too"
+
+
+NOT_UTF8 = [
+    (b"lamps.3", b"NATS/1.0 \xff\r\n\r\n"),
+    (b"lamps.3", b"NATS/1.0 503 \xff\r\n\r\n"),
+    (b"lamps.3", b"NATS/1.0\r\nSbus: \xff\r\n\r\n"),
+    (b"\xff", b"NATS/1.0\r\nSbus: 1 ab 1 x = = =\r\n\r\n"),
+]
+"""Tokens of a subject, and headers."""
+
+
+def publish_raw(port: int, below: bytes) -> None:
+    """Publish these below a subject, as a client of NATS that does not care."""
+    packets = [
+        b"HPUB %b.%b %d %d\r\n%b\r\n" % (below, tokens, len(header), len(header), header)
+        for tokens, header in NOT_UTF8
+    ]
+    with socket.create_connection(("127.0.0.1", port)) as sock:
+        connect = b'CONNECT {"headers": true, "verbose": false}\r\n'
+        sock.sendall(connect + b"".join(packets) + b"PING\r\n")
+        answer = b""
+        while not answer.endswith(b"PONG\r\n"):
+            answer += sock.recv(4_096)
+        assert b"-ERR" not in answer
+
+
+def test_messages_that_are_not_utf8_do_not_end_the_connection(tmp_path: Path) -> None:
+    with joined(tmp_path) as pair, pair.b.connect() as there, pair.a.connect() as here:
+        send(there, b"SUB lamps/")
+        publish_raw(pair.server.port, b"sbus.m.lamps.x")
+        send(here, b"MSG lamps/2\0true")
+        assert there.receive() == b"MSG lamps/2\0true"
+        (link,) = pair.bridge_b.status()["links"]
+        assert (link["bad"], link["sessions"]) == (len(NOT_UTF8), 1)
+
+
+def test_messages_that_are_not_utf8_do_not_hold_up_a_stream(tmp_path: Path) -> None:
+    with durable_pair(tmp_path) as scene:
+        account = Account(scene.buses["b"].address)
+        publish_raw(scene.server.port, b"sbus.d.all.x.all")
+        scene.publish(1, 20)
+        account.read_until({"a": 20})
+        (link,) = scene.bridges["b"].status()["links"]
+        assert link["sessions"] == 1
+        account.bus.close()
 
 
 def test_the_status_stays_readable_whatever_origins_are_invented(tmp_path: Path) -> None:
