@@ -153,9 +153,10 @@ class Bridge:
         elif "was destroyed but it is pending" not in context["message"]:
             loop.default_exception_handler(context)
 
-    async def _wait_room(self) -> None:
+    async def _wait_room(self, channel: str) -> None:
         for port in self.exchange.ports:
-            await port.room.wait()
+            if channel in port.exports:
+                await port.room.wait()
 
     async def _beat(self) -> None:
         clock = asyncio.get_running_loop().time

@@ -44,7 +44,7 @@ class KeptReader(ChannelReader):
             "read", status.name, plan.address, channel.patterns, channel.when_full
         )
 
-    async def run(self, address: str, wait_room: Callable[[], Awaitable[object]]) -> None:
+    async def run(self, address: str, wait_room: Callable[[str], Awaitable[object]]) -> None:
         """Read until cancelled."""
         while True:
             try:

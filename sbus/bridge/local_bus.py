@@ -218,9 +218,9 @@ class ChannelReader:
         self._notes: dict[int, bytes] = {}
         """By the bridge that has published it; of the message that follows."""
 
-    async def run(self, address: str, wait_room: Callable[[], Awaitable[object]]) -> None:
+    async def run(self, address: str, wait_room: Callable[[str], Awaitable[object]]) -> None:
         """Read until cancelled, from the time when it is wanted. `wait_room` returns when the links
-        have room."""
+        of a channel have room."""
         await self.wanted.wait()
         async with connect(address, losses="report", reconnect=True, sender=True) as bus:
             await self._subscribe(bus)
@@ -232,7 +232,7 @@ class ChannelReader:
                     else:
                         self._take(item)
                 if self._channel.when_full == "block":
-                    await wait_room()
+                    await wait_room(self._name)
 
     async def _subscribe(self, bus: Connection[Any]) -> None:
         await bus.control(f"blocking/hard/{self._channel.when_full}")

@@ -151,4 +151,4 @@ class Uplink:
             tasks.create_task(self._publisher.run(bus))
             tasks.create_task(self._publisher.watch(bus))
             for reader in self._readers:
-                tasks.create_task(reader.run(address, self.import_room.wait))
+                tasks.create_task(reader.run(address, lambda _: self.import_room.wait()))
