@@ -106,7 +106,9 @@ class Ends:
         return any(end.sequence < expected for end in self._ends.values())
 
     def due(self, expected: int) -> Iterator[tuple[str, End]]:
-        """Those up to which the stream has been read, if this sequence is the next; each once."""
-        for origin in [it for it, end in self._ends.items() if end.sequence < expected]:
-            yield origin, self._ends[origin]
-            del self._ends[origin]
+        """Those up to which the stream has been read, if this sequence is the next; each once. A
+        newer one of an origin, which was heard while this one was handled, remains."""
+        for origin, end in [it for it in self._ends.items() if it[1].sequence < expected]:
+            yield origin, end
+            if self._ends.get(origin) is end:
+                del self._ends[origin]
