@@ -2,6 +2,7 @@
 stream."""
 
 import asyncio
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -158,8 +159,19 @@ class DurableExport:
         return await js.stream_info(stream_name(self._prefix, self._channel))
 
     async def _make_stream(self, js: JetStreamContext) -> None:
+        """Make it if there is none. One that is there stays as it is, because others use it; what
+        is not as configured is reported."""
         try:
-            await self._info(js)
+            config = (await self._info(js)).config
+            kept = Durable(
+                hours_max=(config.max_age or 0.0) / 3600,
+                bytes_max=config.max_bytes or 0,
+                replicas=config.num_replicas or 1,
+            )
+            if found := _differences(kept, self._limits):
+                stream = stream_name(self._prefix, self._channel)
+                text = f"stream {stream} has {found}: change it with `nats stream edit {stream}`"
+                self.report(text, f"{self.name}: {text}")
         except nats.js.errors.NotFoundError:
             keep_seconds = self._limits.hours_max * 3600
             await js.add_stream(
@@ -213,6 +225,18 @@ class DurableExport:
         return await js.publish_async(
             self._subject_of(record), record.payload, wait_stall=ACK_SECONDS, headers=headers
         )
+
+
+def _differences(kept: Durable, wanted: Durable) -> str:
+    """What a stream has, and should have; empty if it is as configured."""
+    values = {
+        name: (getattr(kept, name), getattr(wanted, name)) for name in wanted.__struct_fields__
+    }
+    return ", ".join(
+        f"{name} = {has:.12g}, not {should:.12g}"
+        for name, (has, should) in values.items()
+        if not math.isclose(has, should, rel_tol=1e-9)
+    )
 
 
 def _runs(records: list[Record]) -> list[list[Record]]:

@@ -1,6 +1,7 @@
 """An exporter has room only while its spool has, and tells its end when it has sent everything."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,9 +35,11 @@ class Server:
 
     max_payload = 1_048_576
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, **config: Any) -> None:
         self._count = count
         self._last = 100
+        as_configured = {"max_age": 86_400.0, "max_bytes": 100_000, "num_replicas": 1}
+        self._config = SimpleNamespace(**{**as_configured, **config})
         self.ends: asyncio.Queue[tuple[str, dict[str, str]]] = asyncio.Queue()
         self.is_done = asyncio.Event()
 
@@ -44,7 +47,7 @@ class Server:
         return self
 
     async def stream_info(self, name: str) -> Any:
-        return SimpleNamespace(state=SimpleNamespace(last_seq=self._last))
+        return SimpleNamespace(state=SimpleNamespace(last_seq=self._last), config=self._config)
 
     async def publish(self, subject: str, payload: bytes, headers: dict[str, str]) -> None:
         self.ends.put_nowait((subject, headers))
@@ -60,10 +63,12 @@ class Server:
         return acked
 
 
-def exporter(directory: Path) -> DurableExport:
+def exporter(
+    directory: Path, report: Callable[[str, str], None] = lambda *_: None
+) -> DurableExport:
     plan = parse_configuration(CONFIG.format(state=directory).encode(), "bus")
     exchange = Exchange(plan, lambda *_: None, lambda *_: None)
-    return DurableExport(DurableStatus("all"), "sbus", exchange, lambda *_: None)
+    return DurableExport(DurableStatus("all"), "sbus", exchange, report)
 
 
 def fill(export: DurableExport, count: int, size_bytes: int) -> None:
@@ -135,3 +140,36 @@ def test_no_end_is_told_while_something_waits(tmp_path: Path) -> None:
     fill(export, 1, 1)
     asyncio.run(export._tell_end(server, server))
     assert server.ends.empty()
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, []),
+        ({"max_age": 7_200.0}, ["hours_max = 2, not 24"]),
+        ({"max_age": None}, ["hours_max = 0, not 24"]),
+        (
+            {"max_bytes": -1, "num_replicas": 3},
+            ["bytes_max = -1, not 100000, replicas = 3, not 1"],
+        ),
+    ],
+)
+def test_a_stream_that_is_not_as_configured_is_reported(
+    tmp_path: Path, config: dict[str, Any], expected: list[str]
+) -> None:
+    reported: list[str] = []
+
+    async def scene() -> None:
+        export = exporter(tmp_path, lambda key, text: reported.append(text))
+        server: Any = Server(0, **config)
+        fill(export, 1, 1)
+        sending = asyncio.create_task(export.run(server))
+        await asyncio.wait_for(server.is_done.wait(), 5)
+        sending.cancel()
+
+    asyncio.run(scene())
+    begin, end = (
+        "all (durable): stream sbus_all has ",
+        ": change it with `nats stream edit sbus_all`",
+    )
+    assert reported == [f"{begin}{text}{end}" for text in expected]
