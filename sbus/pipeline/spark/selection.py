@@ -3,7 +3,7 @@
 Spark scans the sealed files itself, as it does any Parquet, and skips what a query does not need.
 Files that cannot hold the selected times and hosts are not even listed. The rows that are not
 sealed yet come from `format("sbus")`, and so does everything of a table at a URI, because Spark
-often lacks the libraries for one.
+often lacks the libraries for one; of that, too, only the needed files are read.
 """
 
 import json
@@ -42,15 +42,16 @@ def read(
     recording = Recording(location)
     tables = recording.tables(table)
     files = [file for snapshot in tables.values() for file in snapshot.files if file.rows]
-    source = spark.read.format("sbus").option("table", table)
+    needed = [file for file in files if file.may_hold(since_us, until_us, hosts)]
     if any("://" in file.path for file in files):
-        found = source.load(location)
+        scanned, rest = [], needed
     else:
-        needed = [file for file in files if file.may_hold(since_us, until_us, hosts)]
-        sealed = [file for file in needed if file.is_sealed]
-        found = _scan(spark, table, sealed, by_host=recording.is_by_host)
-        if not all(file.is_sealed for file in needed):
-            found = found.unionByName(source.options(**_rest(tables)).load(location))
+        scanned = [file for file in needed if file.is_sealed]
+        rest = [file for file in needed if not file.is_sealed]
+    found = _scan(spark, table, scanned, by_host=recording.is_by_host)
+    if rest:
+        source = spark.read.format("sbus").option("table", table)
+        found = found.unionByName(source.options(**offsets_of(rest, tables)).load(location))
     if since_us is not None:
         found = found.where(F.col("timestamp") >= F.timestamp_micros(F.lit(since_us)))
     if until_us is not None:
@@ -75,11 +76,13 @@ def _scan(
     return found.select(*TABLES[table].names)
 
 
-def _rest(tables: Tables) -> dict[str, str]:
-    """The options for the rows that are not sealed."""
-    starts = {
-        name: min((f.first for f in snapshot.files if not f.is_sealed), default=snapshot.end)
-        for name, snapshot in tables.items()
-    }
-    ends = {name: snapshot.end for name, snapshot in tables.items()}
+def offsets_of(files: Iterable[StoredFile], tables: Tables) -> dict[str, str]:
+    """The options for the rows of these files, of each recorder from the first to the last."""
+    starts = {name: snapshot.end for name, snapshot in tables.items()}
+    ends = dict.fromkeys(tables, 0)
+    for file in files:
+        name = file.qualified_name
+        starts[name] = min(starts[name], file.first)
+        ends[name] = max(ends[name], file.end)
+    ends = {name: end or starts[name] for name, end in ends.items()}
     return {"startingOffsets": json.dumps(starts), "endingOffsets": json.dumps(ends)}
