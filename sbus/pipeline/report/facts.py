@@ -13,7 +13,7 @@ from sbus.pipeline.jobs.anomalies import anomalies
 from sbus.pipeline.jobs.clients import CLIENT, slow_consumers, users
 from sbus.pipeline.jobs.flows import deliveries, fan_out, receivers, senders
 from sbus.pipeline.jobs.gaps import losses
-from sbus.pipeline.jobs.latency import broker_latency, latency
+from sbus.pipeline.jobs.latency import broker_latency, is_probe, latency
 from sbus.pipeline.jobs.traffic import hot_keys, traffic
 from sbus.pipeline.spark.selection import Table
 
@@ -87,8 +87,11 @@ def gather(
 ) -> Facts:
     """Run all jobs; `step` is told what is being looked at."""
     step("reading the recording")
-    # They stay in memory until Spark ends.
-    tables = {name: read(name).persist() for name in get_args(Table)}
+    # They stay in memory until Spark ends, but without the payloads, which only probes need.
+    tables = {name: read(name) for name in get_args(Table)}
+    payload = F.when(is_probe(), F.col("value"))
+    tables["messages"] = tables["messages"].withColumn("value", payload)
+    tables = {name: table.persist() for name, table in tables.items()}
     summary = summarize(tables["messages"])
     window_seconds = scope.window_seconds or suitable_window(summary["seconds"])
     jobs = _Jobs(**tables, scope=scope, window_seconds=window_seconds)
