@@ -81,9 +81,10 @@ class LagListener(StreamingQueryListener):
         name = progress.name or str(progress.id)
         for source in progress.sources:
             offsets = json.loads(source.endOffset)
-            if isinstance(offsets, dict) and offsets.keys() & self._cache.tables().keys():
+            found = self._cache.tables()
+            if isinstance(offsets, dict) and offsets.keys() & found.keys():
                 self._offsets[str(progress.id)] = name, offsets
-                lag = self.lags()[name]
+                lag = lag_of(found, offsets, time.time())
                 _log.info("%s is %d rows and %.1f s behind", name, lag.rows, lag.seconds)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:

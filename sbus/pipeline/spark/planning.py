@@ -37,10 +37,10 @@ def ends(found: Tables) -> Offsets:
 
 
 def resolve(bound: Bound, found: Tables) -> Offsets:
-    """The offsets that a bound stands for now. It may name recorders without their incarnations.
-    A recorder that it does not name is read whole.
+    """The offsets that a bound stands for now. It may name recorders without their incarnations,
+    if they have only one. A recorder that it does not name is read whole.
 
-    Raises ConfigurationError for unknown recorders and for offsets beyond the end.
+    Raises ConfigurationError for unknown and ambiguous names, and for offsets beyond the end.
     """
     if bound.timestamp_us is not None:
         moment = bound.timestamp_us
@@ -52,6 +52,11 @@ def resolve(bound: Bound, found: Tables) -> Offsets:
             known = ", ".join(found) or "none"
             raise ConfigurationError(
                 f"{bound.option}: no recorder is called {recorder!r}; there is {known}"
+            )
+        if len(names) > 1:
+            raise ConfigurationError(
+                f"{bound.option}: {recorder!r} was begun anew, so an offset of it has several "
+                f"meanings: name {' or '.join(names)}"
             )
         given[names[0]] = given.pop(recorder)
     unnamed = bound.everywhere

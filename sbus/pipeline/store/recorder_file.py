@@ -6,6 +6,7 @@ recordings of one recorder were copied into one directory.
 
 import os
 import secrets
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -56,15 +57,21 @@ def load(home: Path) -> RecorderFile | None:
             f"{home} holds files of several recordings of one recorder: keep each of them "
             "in a directory of its own"
         )
+    return _read(paths[0])
+
+
+@lru_cache(4_096)
+def _read(path: Path) -> RecorderFile:
+    """It is written once, so a stream that asks many times a second need not read it again."""
     try:
-        found = msgspec.json.decode(paths[0].read_bytes(), type=RecorderFile)
+        found = msgspec.json.decode(path.read_bytes(), type=RecorderFile)
     except OSError as error:
-        raise ConfigurationError(f"{paths[0]}: {error.strerror}") from error
+        raise ConfigurationError(f"{path}: {error.strerror}") from error
     except msgspec.DecodeError as error:
-        raise ConfigurationError(f"{paths[0]} does not describe a recorder: {error}") from error
+        raise ConfigurationError(f"{path} does not describe a recorder: {error}") from error
     if found.version != VERSION:
         raise ConfigurationError(
-            f"{paths[0]} is of version {found.version}; this program understands {VERSION}: "
+            f"{path} is of version {found.version}; this program understands {VERSION}: "
             "record to another directory, or delete this recording"
         )
     return found

@@ -249,6 +249,13 @@ def test_unknown_recorders_and_offsets_beyond_the_end_are_named(recorded: Path) 
         resolve(Bound("startingOffsets", offsets={f"{recorder}@1": 3}), found)
 
 
+def test_an_offset_of_a_recorder_that_began_anew_needs_the_incarnation() -> None:
+    found = {name: TableSnapshot(0, end, ()) for name, end in (("r@b", 9), ("r@a", 4))}
+    assert resolve(Bound("startingOffsets", offsets={"r@b": 3}), found) == {"r@b": 3, "r@a": 0}
+    with pytest.raises(ConfigurationError, match=r"'r' was begun anew.*name r@b or r@a$"):
+        resolve(Bound("startingOffsets", offsets={"r": 3}), found)
+
+
 def test_a_range_may_be_empty_but_not_reversed() -> None:
     check_range({"a": 3, "b": 5}, {"a": 4, "b": 5})
     with pytest.raises(ConfigurationError, match="b begins at offset 5 and ends before, at 4"):

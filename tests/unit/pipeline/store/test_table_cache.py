@@ -45,4 +45,6 @@ def test_nothing_is_read_again_without_a_change(
         first = cache.tables()
         with monkeypatch.context() as patched:
             patched.setattr(Recording, "tables", None)
+            patched.setattr(Path, "open", None)
+            patched.setattr(Path, "read_bytes", None)
             assert cache.tables() == first
