@@ -45,8 +45,9 @@ def leave_out_tests_of_the_compiled_step(
     if STEP != "python":
         return items, []
     if not PYTHON_WAS_CHOSEN:
+        reason = without("C compiler with the headers of Python", "gcc", "python3-dev")
         for item in own:
-            item.add_marker(pytest.mark.skip(reason=without("C compiler", "gcc")))
+            item.add_marker(pytest.mark.skip(reason=reason))
         return items, []
     return [item for item in items if item not in own], own
 
