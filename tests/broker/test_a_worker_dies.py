@@ -19,7 +19,7 @@ from tests.broker.deaths_campaign import run_campaign
 from tests.support.admin import administer
 from tests.support.bus import Bus, running_bus, wait_until_gone
 from tests.support.choices import CHOICES
-from tests.support.flood import limit_options
+from tests.support.flood import limit_options, message, send_until_held
 from tests.support.processes import (
     clients_on_each,
     descriptors,
@@ -28,7 +28,6 @@ from tests.support.processes import (
     several_clients,
     worker_pids,
 )
-from tests.support.raw_client import RawClient
 from tests.support.threads import wait_until
 from tests.support.traffic import Stream, flowing
 
@@ -249,30 +248,17 @@ def has_clients(bus: Bus, count: int) -> bool:
 def test_publishers_are_held_back_for_an_inherited_client(tmp_path: Path) -> None:
     with (
         running_bus(tmp_path, *limit_options()) as bus,
-        clients_on_each(bus, 2) as ((slow,), (publisher,)),
+        clients_on_each(bus, 2, 2) as ((slow, same), (publisher, other)),
     ):
         slow.control(b"blocking/soft/block")
         slow.sub(b"k")
         slow.whoami()
+        packets = [message(b"%d" % number, 1_000) for number in range(1_000)]
         for _ in range(2):
             replace_worker(bus, 0)
             slow.whoami()
-            sent = fill(publisher)
-            received = [slow.receive() for _ in range(sent)]
-            assert [packet.partition(b"\0")[2][:6] for packet in received] == [
-                b"%06d" % number for number in range(sent)
-            ]
-
-
-def fill(publisher: RawClient) -> int:
-    """Publish until the bus reads no more of this client; returns how many messages."""
-    number = 0
-    while True:
-        try:
-            publisher.send(b"MSG k\0%06d %b" % (number, bytes(1_000)), timeout_s=0.5)
-        except TimeoutError:
-            return number
-        number += 1
+            sent = send_until_held(publisher, packets, (same, other))
+            assert [slow.receive() for _ in range(sent)] == packets[:sent]
 
 
 def test_twenty_deaths_under_load(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from tests.support.admin import Admin, administer
 from tests.support.bus import Bus, running_bus
 from tests.support.choices import CHOICES
-from tests.support.flood import limit_options
+from tests.support.flood import limit_options, message, send_until_held
 from tests.support.moves import clients_moving, move
 from tests.support.processes import (
     clients_on_each,
@@ -131,33 +131,19 @@ def test_a_client_that_blocks_holds_publishers_from_its_new_worker(tmp_path: Pat
     with (
         running_bus(tmp_path, *limit_options(), workers=3) as bus,
         administer(bus) as admin,
-        clients_on_each(bus, 3) as ((slow,), (publisher,), (_,)),
+        clients_on_each(bus, 3, 2) as ((slow, first), (publisher, second), (_, third)),
     ):
         slow.control(b"blocking/soft/block")
         slow.sub(b"k")
         slow.whoami()
+        packets = [message(b"%d" % number, 1_000) for number in range(1_000)]
         for worker in (1, 2, 0, 1):
             move_when_at_rest(admin, 1, worker)
-            sent = fill(publisher)
+            sent = send_until_held(publisher, packets, (first, second, third))
             held = [one["client"] for one in admin.ask("clients")["clients"] if is_held(one)]
             assert held == [2]
-            received: list[bytes] = []
-            while len(received) < sent:
-                received.append(slow.receive())
-            assert [packet.partition(b"\0")[2][:6] for packet in received] == [
-                b"%06d" % number for number in range(sent)
-            ]
+            assert [slow.receive() for _ in range(sent)] == packets[:sent]
         assert slow.sync() == []
-
-
-def fill(publisher: RawClient) -> int:
-    """Publish until the bus reads no more of this client; returns how many messages."""
-    for number in itertools.count():
-        try:
-            publisher.send(b"MSG k\0%06d %b" % (number, bytes(1_000)), timeout_s=0.5)
-        except TimeoutError:
-            return number
-    raise AssertionError
 
 
 def is_held(client: dict[str, Any]) -> bool:

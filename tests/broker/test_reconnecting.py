@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import repeat
 from pathlib import Path
 
 import anyio
@@ -17,6 +18,7 @@ import sbus
 from sbus.client.options import LinkOptions
 from tests.support.bus import Bus, kill_tree, running_bus, sbusd_environment, stop
 from tests.support.event_loops import on_both_event_loops
+from tests.support.flood import send_until_held
 from tests.support.processes import worker_pids
 from tests.support.raw_client import RawClient
 from tests.support.threads import Task
@@ -340,13 +342,11 @@ def held_packets(directory: Path, *, reconnect: bool) -> Iterator[Reporting]:
     """
     with ExitStack() as stack:
         bus = stack.enter_context(running_bus(directory, workers=1))
-        slow, other = (stack.enter_context(bus.connect()) for _ in range(2))
+        slow, other, witness = (stack.enter_context(bus.connect()) for _ in range(3))
         slow.control(b"blocking/soft/block")
         slow.sub(b"a")
         slow.sync()
-        with suppress(TimeoutError):
-            while True:  # until the bus reads no more of it
-                other.send(b"MSG a\0" + bytes(1_000), timeout_s=0.5)
+        send_until_held(other, repeat(b"MSG a\0" + bytes(1_000)), [witness])
         options: LinkOptions = {"reconnect": reconnect}
         connecting = sbus.blocking.connect(bus.address, losses="report", **options)
         client = stack.enter_context(connecting)

@@ -8,7 +8,8 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
+from itertools import repeat
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from sbus.limits import RELOADABLE_LIMITS, UserLimits
 from tests.support.admin import Admin, administer
 from tests.support.bad_configurations import toml
 from tests.support.bus import Bus, bus_of, running_bus
+from tests.support.flood import is_answered, send_until_held, send_while_read
 from tests.support.processes import worker_pids
 from tests.support.quotas import share
 from tests.support.raw_client import RawClient
@@ -34,8 +36,6 @@ PATTERN_BYTES = 6 + 64
 BURST = 500
 """More messages of this size than a socket takes, but not more than two do."""
 PAYLOAD_BYTES = 500
-HELD_SECONDS = 0.3
-"""Who is not answered for so long is held; a machine that is slower only makes it so."""
 ONE_HOUR = 3600
 
 
@@ -161,18 +161,13 @@ def loses(bus: Bus) -> bool:
 
 def holds_its_publisher(bus: Bus) -> bool:
     """Whether a client that blocks and does not read does so."""
-    with newcomer(bus) as slow, newcomer(bus) as publisher:
+    with newcomer(bus) as slow, newcomer(bus) as publisher, newcomer(bus) as witness:
         slow.control(b"blocking/soft/block")
         slow.sub(b"k")
         slow.whoami()
-        try:
-            for number in range(BURST):
-                publisher.send(burst_message(number), timeout_s=HELD_SECONDS)
-            publisher.control(b"!/cred/whoami")
-            publisher.receive(HELD_SECONDS)
-        except TimeoutError:
-            return True
-        return False
+        packets = [*map(burst_message, range(BURST)), b"CMSG !/cred/whoami"]
+        _, is_held = send_while_read(publisher, packets, [witness])
+        return is_held or not is_answered(publisher, [witness])
 
 
 def is_disconnected(bus: Bus) -> bool:
@@ -386,13 +381,15 @@ def test_a_publisher_that_waited_for_the_old_rate_continues_at_the_new_one(
 
 def test_a_held_publisher_continues_when_holding_is_no_longer_allowed(reloading: Reloading) -> None:
     reloading.reload(limits={"user_held_seconds_max": 60.0})
-    with newcomer(reloading.bus) as slow, newcomer(reloading.bus) as publisher:
+    with (
+        newcomer(reloading.bus) as slow,
+        newcomer(reloading.bus) as publisher,
+        newcomer(reloading.bus) as witness,
+    ):
         slow.control(b"blocking/soft/block")
         slow.sub(b"k")
         slow.whoami()
-        with suppress(TimeoutError):
-            while True:
-                publisher.send(b"MSG k\0" + bytes(PAYLOAD_BYTES), timeout_s=HELD_SECONDS)
+        send_until_held(publisher, repeat(burst_message(0)), [witness])
         reloading.admin.ask("limit", uid=os.getuid(), limits={"held_seconds_max": 0.0})
         publisher.send(b"CMSG !/cred/whoami", timeout_s=5)
         assert publisher.receive(timeout_s=5).startswith(b"CMSG !/cred/whoami")

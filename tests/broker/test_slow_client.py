@@ -9,11 +9,13 @@ import random
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import repeat
 from pathlib import Path
 
 import pytest
 
 from tests.support.bus import Bus, running_bus
+from tests.support.flood import send_until_held
 from tests.support.processes import clients_on_each
 from tests.support.raw_client import RawClient
 
@@ -186,19 +188,9 @@ def test_nothing_is_lost_below_the_default_limits(tmp_path: Path) -> None:
 
 
 # -- replies -----------------------------------------------------------------------------------
-def ask_until_it_blocks(client: RawClient) -> int:
-    """Ask `whoami` without reading; returns how often that was possible."""
-    for asked in range(20_000):
-        try:
-            client.send(b"CMSG !/cred/whoami", timeout_s=0.3)
-        except TimeoutError:
-            return asked
-    raise AssertionError("the bus goes on reading a client that does not read its replies")
-
-
 def test_a_client_that_reads_no_replies_is_no_longer_read(bus: Bus) -> None:
     with clients_on_each(bus, 2, 2) as ((client, same), (other, _)):
-        asked = ask_until_it_blocks(client)
+        asked = send_until_held(client, repeat(b"CMSG !/cred/whoami"), [same])
         for bystander in (same, other):
             bystander.sub(b"k")
             bystander.whoami()
@@ -219,7 +211,7 @@ def test_a_client_held_back_by_its_replies_is_sent_its_messages(bus: Bus) -> Non
         other.whoami()
         client.sub(b"news")
         client.whoami()
-        asked = ask_until_it_blocks(client)
+        asked = send_until_held(client, repeat(b"CMSG !/cred/whoami"), [same])
         for number in range(50):
             same.pub(b"news", b"%d" % number)
         same.whoami()
