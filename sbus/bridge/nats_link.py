@@ -12,7 +12,6 @@ was under way is found to be missing by its receivers, as numbers tell.
 
 import asyncio
 import random
-import ssl
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -39,6 +38,7 @@ from sbus.bridge.envelope import (
 )
 from sbus.bridge.exchange import Exchange
 from sbus.bridge.frames import FRAME_BYTES_MAX, decode_frame, encode_frame, first_frame
+from sbus.bridge.nats_client import LinkClient, close, credentials
 from sbus.bridge.status import LinkStatus, Peer
 from sbus.bridge.subjects import decode_key, encode_key
 from sbus.errors import BusError
@@ -48,7 +48,6 @@ from sbus.version import __version__
 PAUSE_SECONDS_MIN: Final = 0.1
 PAUSE_SECONDS_MAX: Final = 5.0
 _CONNECT_SECONDS: Final = 5.0
-_CLOSE_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 0.2
 _HELLO_SECONDS: Final = 10.0
 _PEER_SECONDS: Final = 3 * _HELLO_SECONDS
@@ -62,21 +61,6 @@ _SUBJECTS_MAX: Final = 20_000
 _INCOMING_BYTES_MAX: Final = 64 * 1024 * 1024
 _INCOMING_MESSAGES_MAX: Final = 131_072
 _ERRORS = (OSError, nats.errors.Error, TimeoutError)
-
-
-class _Client(Client):
-    """A message may hold any bytes where nats-py expects UTF-8 or a status. That would end the
-    connection, and the next one again if the message is in a stream. So it comes without headers,
-    and is refused like any other without an envelope."""
-
-    async def _process_msg(
-        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
-    ) -> None:
-        try:
-            await super()._process_msg(sid, subject, reply, data, headers)
-        except (UnicodeDecodeError, IndexError):
-            subject, reply = (text.decode(errors="replace").encode() for text in (subject, reply))
-            await super()._process_msg(sid, subject, reply, data, b"")
 
 
 class NatsLink:
@@ -278,7 +262,7 @@ class NatsLink:
     async def _serve(self) -> None:
         closed = asyncio.Event()
         errors: list[Exception] = []
-        self._nc = nc = _Client()
+        self._nc = nc = LinkClient()
 
         async def note_error(error: Exception) -> None:
             errors.append(error)
@@ -301,10 +285,10 @@ class NatsLink:
                     no_echo=True,
                     error_cb=note_error,
                     closed_cb=note_closed,
-                    **_credentials(self.plan),
+                    **credentials(self.plan),
                 )
         except (*_ERRORS, Exception) as error:
-            await _close(nc)
+            await close(nc)
             raise nats.errors.Error(_reason(errors or [error])) from error
         try:
             await self._subscribe(nc)
@@ -327,7 +311,7 @@ class NatsLink:
             raise nats.errors.Error(_reason([*errors, *group.exceptions])) from group
         finally:
             self.status.state, self.status.is_reading = "down", False
-            await _close(nc)
+            await close(nc)
         raise nats.errors.Error(_reason(errors) if errors else "the server has closed it")
 
     async def _keep_on(self, channel: DurableExport | StreamReader, nc: Client) -> None:
@@ -380,28 +364,6 @@ def _bound(handle: Any, channel: str) -> Any:
         await handle(channel, msg)
 
     return handle_message
-
-
-async def _close(nc: Client) -> None:
-    """Without an end to wait for if the server ended the connection while it was made; the client
-    asserts that it had begun to."""
-    with suppress(TimeoutError, AssertionError):
-        async with asyncio.timeout(_CLOSE_SECONDS):
-            await nc.close()
-
-
-def _credentials(plan: Link) -> dict[str, Any]:
-    options: dict[str, Any] = {}
-    if plan.ca or plan.certificate or any(url.startswith("tls:") for url in plan.servers):
-        context = ssl.create_default_context(cafile=plan.ca or None)
-        if plan.certificate:
-            context.load_cert_chain(plan.certificate, plan.key)
-        options["tls"] = context
-    if plan.credentials:
-        options["user_credentials"] = plan.credentials
-    if plan.nkey:
-        options["nkeys_seed"] = plan.nkey
-    return options
 
 
 def _reason(errors: list[Exception]) -> str:
