@@ -6,8 +6,11 @@ A caller survives the sets that it names; any other error is a bug and escapes.
 import errno
 from typing import Final
 
-OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""This process or the host has no descriptor or no memory left; that may pass."""
+OUT_OF_RESOURCES: Final = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM}
+)
+"""This process or the host has no descriptor or no memory left, or too many descriptors of this
+user are on their way; that may pass."""
 
 ACCEPT_FAILED: Final = frozenset({errno.ECONNABORTED, errno.EINTR, errno.EPERM, errno.EPROTO})
 """accept(2): this one connection failed; the listening socket is as good as before."""

@@ -10,6 +10,7 @@ import errno
 import os
 import socket
 
+from sbus.unix.errno_sets import OUT_OF_RESOURCES
 from sbus.unix.readiness import is_readable_within
 
 _SO_PASSRIGHTS = 83
@@ -69,9 +70,15 @@ def has_descriptors(sock: socket.socket) -> bool:
 
 
 def send_borrowing_fds(sock: socket.socket, data: bytes, fds: list[int]) -> None:
-    """Send one packet with copies of `fds`. Raises OSError (BlockingIOError when full)."""
+    """Send one packet with copies of `fds`. Raises OSError, of which BlockingIOError says that the
+    socket, or the kernel, has no room for it now."""
     ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-    sock.sendmsg([data], ancillary)
+    try:
+        sock.sendmsg([data], ancillary)
+    except OSError as error:
+        if error.errno not in OUT_OF_RESOURCES:
+            raise
+        raise BlockingIOError(error.errno, error.strerror) from error
 
 
 def receive_owning_fds(

@@ -25,8 +25,9 @@ import trio
 from sbus.broker.events.rate_limit import LogRateLimiter
 from sbus.broker.front.closer_process import END, REQUEST
 from sbus.broker.front.fork_server import ForkServer, WorkerExited, WorkerForked
+from sbus.broker.ipc.room import RETRY_SECONDS
 from sbus.protocol.events import CloserStuck
-from sbus.unix.errno_sets import OUT_OF_RESOURCES
+from sbus.unix.errno_sets import OUT_OF_RESOURCES, SOCKET_FULL
 from sbus.unix.fd_passing import may_carry_descriptors, send_borrowing_fds
 from sbus.unix.readiness import is_readable_within
 
@@ -103,10 +104,26 @@ class Closer:
                 if request.uid in self._stuck.values():
                     self._parked.setdefault(request.uid, []).append(request.number)
                     continue
+            try:
+                self._send_one(request)
+            except BlockingIOError:
+                closed = msgspec.structs.replace(request, sock=None)
+                self._unsent.appendleft(closed if request.closes else request)
+                self._patience.deadline = trio.current_time() + RETRY_SECONDS
+                return
             if not self._unanswered:
                 self._patience.deadline = trio.current_time() + _ANSWER_SECONDS_MAX
             self._unanswered.append(request)
-            self._send_one(request)
+
+    @property
+    def _is_blocked(self) -> bool:
+        """Whether the kernel had no room for the next request."""
+        return bool(self._unsent) and len(self._unanswered) < _UNANSWERED_MAX
+
+    def _seconds_until_due(self) -> float:
+        if self._is_blocked:
+            return RETRY_SECONDS
+        return _ANSWER_SECONDS_MAX if self._unanswered else math.inf
 
     def _close_own(self, request: _Request) -> None:
         """Close the front's copy. Another is in the closer, or on its way to it."""
@@ -146,13 +163,12 @@ class Closer:
         self._process = None
         self._started = trio.Event()
         try:
-            link, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            link = self._fork_server.fork_closer()
         except OSError as error:
-            if error.errno not in OUT_OF_RESOURCES:
+            if error.errno not in OUT_OF_RESOURCES | SOCKET_FULL:
                 raise
             return None
         link.setblocking(False)
-        self._fork_server.fork_closer(other)
         # Before it has been forked, the fork server has the other end, and must not be its last.
         await self._started.wait()
         if self._process is None:
@@ -173,10 +189,11 @@ class Closer:
         while self._read_answers(link):
             self._send()
             self._answered.unpark_all()
-            deadline = trio.current_time() + _ANSWER_SECONDS_MAX if self._unanswered else math.inf
+            deadline = trio.current_time() + self._seconds_until_due()
             with trio.CancelScope(deadline=deadline) as self._patience:
                 await trio.lowlevel.wait_readable(link)
-            is_stuck = self._patience.cancelled_caught and not is_readable_within(link, 0)
+            is_late = self._patience.cancelled_caught and not self._is_blocked
+            is_stuck = is_late and not is_readable_within(link, 0)
             if is_stuck:
                 self._note_stuck()
                 break
@@ -224,7 +241,8 @@ class Closer:
         """End the closer, if there is one. All other copies are closed. If it gets stuck, it is
         left behind."""
         if self._link is not None and self._process is not None:
-            self._send_one(_Request(END, None))
+            with suppress(BlockingIOError):
+                self._send_one(_Request(END, None))
             is_readable_within(self._process.pidfd, _ANSWER_SECONDS_MAX)
             self._link.close()
             self._kill()

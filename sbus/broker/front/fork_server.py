@@ -44,6 +44,8 @@ _STOP = 2**32 - 3
 """In place of a worker's number: the front is about to end in good order."""
 _FAILED = 1 << 8
 """As waitpid gives the exit status 1."""
+_RETRY_SECONDS = 0.001
+"""Until the kernel has room again for what the front is told."""
 _FAREWELL_SECONDS_MAX = 0.5
 """Time for the workers to end by themselves once the front has."""
 _STOP_SECONDS_MAX = 2.0
@@ -107,34 +109,45 @@ class ForkServer:
         other.close()
         self.sock.setblocking(False)
 
-    def fork_worker(self, worker: int, link_socket: socket.socket) -> None:
-        """Ask for a worker with this end of its link, which is taken."""
-        send_borrowing_fds(self.sock, _REQUEST.pack(worker), [link_socket.fileno()])
-        link_socket.close()
+    def fork_worker(self, worker: int) -> socket.socket:
+        """Ask for a worker; our end of its link. Raises BlockingIOError, OSError."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            try:
+                self._request(worker, theirs.fileno())
+            except BaseException:
+                ours.close()
+                raise
+        return ours
 
-    def fork_closer(self, link_socket: socket.socket) -> None:
-        """Ask for a closer with this end of its link, which is taken."""
-        self.fork_worker(CLOSER, link_socket)
+    def fork_closer(self) -> socket.socket:
+        """The same for a closer."""
+        return self.fork_worker(CLOSER)
 
     def ping(self) -> None:
-        """Ask for a `Pong`. Ask again only when that has come: unread pings pile up."""
+        """Ask for a `Pong`. Ask again only when that has come: unread pings pile up. Raises
+        BlockingIOError."""
+        self._request(_PING)
+
+    def _request(self, number: int, *fds: int) -> None:
         with suppress(BrokenPipeError, ConnectionResetError):  # `receive` reports the end
-            send_borrowing_fds(self.sock, _REQUEST.pack(_PING), [])
+            send_borrowing_fds(self.sock, _REQUEST.pack(number), list(fds))
 
     def receive(self) -> WorkerForked | WorkerExited | Pong | None:
         """The next event; None when the fork server has ended. Raises BlockingIOError."""
         try:
             data, fds = receive_owning_fds(self.sock, _EVENT.size)
         except DescriptorsLost as lost:
-            worker, pid, _ = _EVENT.unpack(lost.data)
-            with suppress(ProcessLookupError):  # it cannot be watched; its death is reported as any
-                os.kill(pid, signal.SIGKILL)
-            return WorkerForked(worker, pid, -1)
+            data, fds = lost.data, []
         if not data:
             return None
         worker, pid, status = _EVENT.unpack(data)
         if worker == _PING:
             return Pong()
+        if status == _FORKED and not fds:
+            with suppress(ProcessLookupError):  # it cannot be watched; its death is reported as any
+                os.kill(pid, signal.SIGKILL)
+            return WorkerForked(worker, pid, -1)
         if status == _FORKED:
             return WorkerForked(worker, pid, fds[0])
         return WorkerExited(worker, pid, status)
@@ -142,8 +155,8 @@ class ForkServer:
     def stop(self) -> None:
         """End the fork server and all workers that are left, and wait for that. A fork server that
         is stopped cannot end, and is killed."""
-        with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
-            send_borrowing_fds(self.sock, _REQUEST.pack(_STOP), [])
+        with suppress(BlockingIOError):
+            self._request(_STOP)
         pidfd = os.pidfd_open(self.pid)
         if not is_readable_within(pidfd, _STOP_SECONDS_MAX):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
@@ -271,7 +284,13 @@ class _ForkServerProcess:
     def _send(self, worker: int, pid: int, status: int, *fds: int) -> None:
         """Send the front an event. It may just have ended; the next request shows that."""
         with suppress(BrokenPipeError, ConnectionResetError):
-            send_borrowing_fds(self._sock, _EVENT.pack(worker, pid, status), list(fds))
+            while True:
+                try:
+                    send_borrowing_fds(self._sock, _EVENT.pack(worker, pid, status), list(fds))
+                    return
+                except BlockingIOError:
+                    fds = ()  # the front ends a worker that it cannot watch
+                    time.sleep(_RETRY_SECONDS)
 
 
 def _run_and_exit(main: Callable[[], None]) -> Never:

@@ -13,7 +13,6 @@ watchdog.
 import math
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -31,7 +30,7 @@ from sbus.errors import SbusError
 from sbus.limits import Limits
 from sbus.protocol.events import WorkerDelayed, WorkerDied, WorkerSilent, WorkerStarted
 from sbus.shared.shared_memory import SharedMemory
-from sbus.unix.errno_sets import OUT_OF_RESOURCES
+from sbus.unix.errno_sets import OUT_OF_RESOURCES, SOCKET_FULL
 from sbus.unix.notify import Notifier
 
 _QUEUE_RETRY_SECONDS = 0.005
@@ -157,17 +156,16 @@ class Supervisor:
     def _fork(self, worker: SupervisedWorker) -> None:
         worker.forked_at = time.monotonic()
         try:
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            link_socket = self._fork_server.fork_worker(worker.number)
         except OSError as error:
-            if error.errno not in OUT_OF_RESOURCES:
+            if error.errno not in OUT_OF_RESOURCES | SOCKET_FULL:
                 raise
             self._events.emit(WorkerDelayed(worker=worker.number, why=os.strerror(error.errno)))
             self._delay_restart(worker)
             self._nursery.start_soon(self._restart, worker)
             return
-        worker.link = WorkerLink(ours, self._nursery)
+        worker.link = WorkerLink(link_socket, self._nursery)
         self._memory.record_heartbeat(worker.number)
-        self._fork_server.fork_worker(worker.number, theirs)
         self._send_settings(worker)
         worker.settings_number = self._settings_number  # it applies them before it has clients
         self._nursery.start_soon(self._receive_events, worker, worker.link)
@@ -288,9 +286,10 @@ class Supervisor:
         or a ping is unanswered."""
         now = trio.current_time()
         if not self._ping_is_open and now >= self._pinged_at + seconds_min:
-            self._ping_is_open = True
-            self._pinged_at = now
-            self._fork_server.ping()
+            with suppress(BlockingIOError):
+                self._fork_server.ping()
+                self._ping_is_open = True
+                self._pinged_at = now
 
     def _kill_most_silent(self) -> None:
         """Kill the worker that has been silent for longest, for too long, and without waiting for

@@ -18,7 +18,6 @@ Until `Commit` the old bus can go on, and does so if the link closes or the new 
 bus's front is as good as `Commit`: its workers are frozen, and end as well.
 """
 
-import errno
 import os
 import socket
 from contextlib import suppress
@@ -28,13 +27,13 @@ import msgspec
 import trio
 
 from sbus.broker.ipc.client_record import VERSION
+from sbus.broker.ipc.room import wait_for_room
 from sbus.errors import SbusError
 from sbus.unix.fd_passing import FDS_MAX, receive_owning_fds, send_borrowing_fds
 
 SOCKETS_PER_PACKET: Final = 200
 """The kernel allows 253 descriptors."""
 _PACKET_BYTES_MAX: Final = 64 * 1024
-_RETRY_SECONDS: Final = 0.001
 _LEAVING_SECONDS_MAX: Final = 2.0
 
 
@@ -140,7 +139,7 @@ def send(sock: socket.socket, message: FromOld | FromNew, *fds: int) -> None:
 async def report_serving(sock: socket.socket) -> None:
     """Tell the old bus that this process serves, and wait until it leaves. Closes the link."""
     with sock, suppress(BrokenPipeError, ConnectionResetError):
-        send(sock, Serving())
+        await send_when_possible(sock, Serving())
         with trio.move_on_after(_LEAVING_SECONDS_MAX):
             await trio.lowlevel.wait_readable(sock)
 
@@ -176,8 +175,4 @@ async def send_when_possible(sock: socket.socket, message: FromOld | FromNew, *f
             send(sock, message, *fds)
             return
         except BlockingIOError:
-            await trio.lowlevel.wait_writable(sock)
-        except OSError as error:
-            if error.errno != errno.ETOOMANYREFS:
-                raise
-            await trio.sleep(_RETRY_SECONDS)  # until descriptors on their way have arrived
+            await wait_for_room(sock)

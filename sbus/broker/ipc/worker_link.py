@@ -15,6 +15,7 @@ from contextlib import suppress
 import msgspec
 import trio
 
+from sbus.broker.ipc.room import wait_for_room
 from sbus.broker.ipc.worker_protocol import WITH_DESCRIPTOR, WorkerCommand, WorkerEvent
 from sbus.unix.errno_sets import OUT_OF_RESOURCES
 from sbus.unix.fd_passing import DescriptorsLost, receive_owning_fds, send_borrowing_fds
@@ -94,7 +95,7 @@ class WorkerLink:
                 self._drop_first()
                 continue
             try:
-                await trio.lowlevel.wait_writable(self._sock)
+                await wait_for_room(self._sock)
             except trio.ClosedResourceError:
                 return
         self._sent.unpark_all()

@@ -1,5 +1,6 @@
 """The closer with real processes: it drops last references, and one that is stuck is replaced."""
 
+import errno
 import os
 import select
 import signal
@@ -7,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
+import pytest
 import trio
 
 from sbus.bench.attacks.programs import lingering_pair
@@ -15,6 +17,7 @@ from sbus.broker.front.closer import Closer
 from sbus.broker.front.fork_server import ForkServer, WorkerExited, WorkerForked
 from sbus.unix.bus_files import BusFiles
 from tests.support.events import logging_to
+from tests.support.no_room import NoRoomSocket
 
 SOON_SECONDS = 10.0
 USER, OTHER = 1, 2
@@ -135,6 +138,29 @@ async def test_what_the_same_user_leaves_waits_for_the_stuck_closer() -> None:
         assert not select.select([pipe], [], [], 0)[0]
         scene.closer.on_event(WorkerExited(0, stuck, 0))
         await end_of(pipe)
+
+
+async def test_a_kernel_without_room_delays_what_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_closer() as scene:
+        fork, links = scene.server.fork_closer, []
+
+        def fork_without_room() -> socket.socket:
+            links.append(NoRoomSocket.of(fork(), errno.ETOOMANYREFS, errno.ENOMEM))
+            return links[-1]
+
+        monkeypatch.setattr(scene.server, "fork_closer", fork_without_room)
+        await end_of(scene.leave_pipe(USER))
+        ours, client = scene.kept()
+        links[0].errors += [errno.ENOBUFS, errno.ENOBUFS]
+        await end_of(scene.leave_pipe(USER))
+        links[0].errors += [errno.ENOMEM, errno.ENOMEM]
+        with client:
+            scene.closer.close(ours, USER)
+            await trio.lowlevel.wait_readable(client)
+        await end_of(scene.leave_pipe(USER))
+        assert not links[0].errors
+        assert len(scene.pids) == 1
+        assert not scene.lines
 
 
 async def test_a_dead_closer_is_replaced() -> None:

@@ -1,5 +1,6 @@
 """The fork server with real processes: forks, exits with their statuses, and no orphans."""
 
+import errno
 import os
 import select
 import signal
@@ -10,9 +11,12 @@ from contextlib import contextmanager
 
 import pytest
 
+from sbus.broker.front import fork_server
 from sbus.broker.front.fork_server import ForkServer, Pong, WorkerExited, WorkerForked
+from sbus.unix import fd_passing
 from sbus.unix.bus_files import BusFiles
 from tests.support.events import logging_to
+from tests.support.no_room import NoRoomSocket
 
 SOON_SECONDS = 10.0
 Main = Callable[[int, socket.socket, bool], None]
@@ -58,9 +62,7 @@ def event(server: ForkServer) -> WorkerForked | WorkerExited | Pong | None:
 
 
 def fork(server: ForkServer, number: int) -> tuple[WorkerForked, socket.socket]:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    server.fork_worker(number, theirs)
-    assert theirs.fileno() == -1
+    ours = server.fork_worker(number)
     ours.settimeout(SOON_SECONDS)
     worker = event(server)
     assert isinstance(worker, WorkerForked)
@@ -70,6 +72,38 @@ def fork(server: ForkServer, number: int) -> tuple[WorkerForked, socket.socket]:
 
 def has_ended(pidfd: int, timeout_seconds: float = SOON_SECONDS) -> bool:
     return bool(select.select([pidfd], [], [], timeout_seconds)[0])
+
+
+def test_a_request_that_the_kernel_has_no_room_for_can_be_repeated() -> None:
+    with running_server(obey) as server:
+        server.sock = NoRoomSocket.of(server.sock, errno.ETOOMANYREFS, errno.ENOMEM)
+        files = os.listdir("/proc/self/fd")
+        with pytest.raises(BlockingIOError):
+            server.fork_worker(3)
+        assert os.listdir("/proc/self/fd") == files
+        with pytest.raises(BlockingIOError):
+            server.ping()
+        worker, link = fork(server, 3)
+        link.close()
+        assert has_ended(worker.pidfd)
+        os.close(worker.pidfd)
+
+
+def test_a_worker_whose_pidfd_cannot_be_passed_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    send = fd_passing.send_borrowing_fds
+
+    def without_room(sock: socket.socket, data: bytes, fds: list[int]) -> None:
+        if fds and os.getpid() != front:
+            raise BlockingIOError(errno.ETOOMANYREFS, "")
+        send(sock, data, fds)
+
+    front = os.getpid()
+    monkeypatch.setattr(fork_server, "send_borrowing_fds", without_room)
+    with running_server(stay) as server, server.fork_worker(3):
+        forked = event(server)
+        assert isinstance(forked, WorkerForked)
+        assert forked.pidfd == -1
+        assert event(server) == WorkerExited(3, forked.pid, signal.SIGKILL)
 
 
 def test_a_worker_has_its_number_and_its_link() -> None:

@@ -54,17 +54,27 @@ class FakeForkServer:
         self._events: deque[WorkerForked | WorkerExited | Pong] = deque()
         self.workers: dict[int, FakeWorker] = {}
         self.forks: list[int] = []
+        self.errors: list[int] = []
+        """Of the next requests."""
         self.answers = True
 
     def ping(self) -> None:
+        if self.errors:
+            code = self.errors.pop(0)
+            raise BlockingIOError(code, os.strerror(code))
         if self.answers:
             self._emit(Pong())
 
-    def fork_worker(self, worker: int, link_socket: socket.socket) -> None:
+    def fork_worker(self, worker: int) -> socket.socket:
+        if self.errors:
+            code = self.errors.pop(0)
+            raise BlockingIOError(code, os.strerror(code))
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.forks.append(worker)
-        born = FakeWorker(1000 + len(self.forks), link_socket)
+        born = FakeWorker(1000 + len(self.forks), theirs)
         self.workers[worker] = born
         self._emit(WorkerForked(worker, born.pid, os.pidfd_open(os.getpid())))
+        return ours
 
     def kill(self, worker: int, status: int = signal.SIGKILL) -> None:
         dead = self.workers[worker]
@@ -308,7 +318,7 @@ async def test_without_descriptors_a_worker_is_replaced_later(
             raise OSError(errno.EMFILE, "Too many open files")
         return socketpair(family, kind)
 
-    monkeypatch.setattr("sbus.broker.front.supervisor.socket.socketpair", exhausted)
+    monkeypatch.setattr(socket, "socketpair", exhausted)
     scene.supervisor.workers[1].forked_at = -1000.0  # it has lived long
     await scene.kill(1)
     await trio.sleep(1)
@@ -446,6 +456,18 @@ async def test_the_watchdog_is_not_fed_while_the_fork_server_does_not_answer(
     scene.fork_server.answers = False
     await trio.sleep(100)
     assert len(scene.notifier.fed_at) == before
+
+
+async def test_a_worker_for_whose_link_there_is_no_room_is_forked_later(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    await scene.serve()
+    scene.fork_server.errors = [errno.ETOOMANYREFS]
+    scene.supervisor.workers[1].forked_at = -1e9
+    await scene.kill(1)
+    await trio.sleep(1)
+    assert scene.fork_server.forks == [0, 1, 2, 1]
+    assert "worker 1 cannot be started for now: Too many references: cannot splice" in scene.lines
 
 
 # -- settings --------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from sbus.broker.ipc.worker_protocol import (
 )
 from sbus.unix.credentials import Credentials
 from sbus.unix.fd_passing import DescriptorsLost
+from tests.support.no_room import NoRoomSocket
 
 SOON_SECONDS = 5.0
 SOMEBODY = Credentials(gid=1, uid=2, pid=3)
@@ -108,6 +109,26 @@ async def test_a_slow_side_gets_everything_in_order(links: Links) -> None:
     assert files == [f"/memfd:{number} (deleted)" for number in range(0, 2000, 500)]
     assert front.queued == 0
     assert open_files() == opened_before
+
+
+async def test_what_the_kernel_has_no_room_for_is_sent_later(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    front, worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    errors = (errno.ETOOMANYREFS, errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM)
+    async with trio.open_nursery() as nursery:
+        here = WorkerLink(NoRoomSocket.of(front, *errors), nursery)
+        there = WorkerLink(worker, nursery)
+        here.send(AdoptClient(1, SOMEBODY, 9), worker.fileno())
+        here.send(Quiesce())
+        assert here.queued == 2
+        await here.wait_until_sent()
+        received, (fd,) = there.receive_command()
+        assert received == AdoptClient(1, SOMEBODY, 9)
+        os.close(fd)
+        assert there.receive_command() == (Quiesce(), [])
+        here.close()
+        there.close()
 
 
 async def test_a_link_that_closes_keeps_no_copies(links: Links) -> None:
