@@ -1,10 +1,17 @@
-"""Compiles the ordinary step: `python deploy/compile_step.py [MODULE]`, for this checkout.
+"""Compiles the ordinary step: `python deploy/compile_step.py [--required] [MODULE]`.
 
-Where there is no C compiler or no Python.h, the bus does without; one line says so. Does nothing if
-what is there was compiled from the same sources. Builds of packages use `compile_step`.
+Where there is no C compiler or no Python.h, the bus does without; one line says so. With
+`--required`, that is an error. Does nothing if what is there was compiled in the same way from the
+same sources. Builds of packages use `compile_step`.
+
+The step parses packets of hostile clients, so it is compiled with what the compiler and the linker
+have against the exploitation of a mistake. CPPFLAGS, CFLAGS and LDFLAGS, as dpkg-buildflags sets
+them, have precedence.
 """
 
 import hashlib
+import os
+import platform
 import shlex
 import subprocess
 import sys
@@ -18,7 +25,14 @@ SOURCES = ("_fan_out.h", "_memory.h", "_ordinary.h", "_step.c")
 OPTIONS = (
     *("-std=gnu11", "-O2", "-g0", "-fPIC", "-shared", "-fvisibility=hidden"),
     *("-Wall", "-Wextra", "-Wconversion", "-Wno-sign-conversion"),
+    *("-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2", "-fstack-protector-strong"),
+    *("-Wl,-z,relro", "-Wl,-z,now", "-Wl,-z,noexecstack"),
 )
+BRANCH_PROTECTION = {
+    "aarch64": ("-mbranch-protection=standard",),
+    "x86_64": ("-fcf-protection=full",),
+}
+"""By architecture: against jumps to places that are no targets of jumps."""
 
 
 class CannotCompileError(Exception):
@@ -34,9 +48,23 @@ def digest() -> str:
     return hashlib.sha256(b"".join((FOLDER / name).read_bytes() for name in SOURCES)).hexdigest()
 
 
-def is_current(module: Path = MODULE) -> bool:
-    """Whether this was compiled from the present sources."""
-    return module.exists() and digest().encode() in module.read_bytes()
+def options(more: Sequence[str] = ()) -> list[str]:
+    """How the step is compiled on this machine, with the flags of the environment."""
+    given = " ".join(os.environ.get(name, "") for name in ("CPPFLAGS", "CFLAGS", "LDFLAGS"))
+    return [*OPTIONS, *BRANCH_PROTECTION.get(platform.machine(), ()), *more, *shlex.split(given)]
+
+
+def build_id(more_options: Sequence[str] = ()) -> str:
+    """What the linker writes into the module, by which other options are noticed."""
+    return hashlib.sha1("\n".join(options(more_options)).encode()).hexdigest()
+
+
+def is_current(module: Path = MODULE, more_options: Sequence[str] = ()) -> bool:
+    """Whether this was compiled from the present sources, with the present options."""
+    if not module.exists():
+        return False
+    content = module.read_bytes()
+    return digest().encode() in content and bytes.fromhex(build_id(more_options)) in content
 
 
 def compile_step(module: Path = MODULE, more_options: Sequence[str] = ()) -> None:
@@ -46,8 +74,8 @@ def compile_step(module: Path = MODULE, more_options: Sequence[str] = ()) -> Non
         raise NoCompilerError(f"{include} has no Python.h (Debian, Ubuntu: python3-dev)")
     compiler = shlex.split(sysconfig.get_config_var("CC") or "cc")[:1]
     new = module.with_name(module.name + ".new")
-    digest_option = f'-DSBUS_SOURCES="{digest()}"'
-    command = [*compiler, *OPTIONS, *more_options, digest_option, f"-I{include}", "-o", str(new)]
+    marks = [f'-DSBUS_SOURCES="{digest()}"', f"-Wl,--build-id=0x{build_id(more_options)}"]
+    command = [*compiler, *options(more_options), *marks, f"-I{include}", "-o", str(new)]
     try:
         done = subprocess.run([*command, str(FOLDER / "_step.c")], capture_output=True, text=True)
     except FileNotFoundError as error:
@@ -57,15 +85,18 @@ def compile_step(module: Path = MODULE, more_options: Sequence[str] = ()) -> Non
     new.rename(module)
 
 
-def main(module: Path = MODULE) -> None:
+def main(module: Path = MODULE, *, is_required: bool = False) -> None:
     if is_current(module):
         return
     module.unlink(missing_ok=True)
     try:
         compile_step(module)
     except CannotCompileError as error:
+        if is_required:
+            raise SystemExit(f"compile_step: {error}") from error
         print(f"compile_step: the step runs in Python: {error}", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:2]))
+    paths = [argument for argument in sys.argv[1:] if argument != "--required"]
+    main(*map(Path, paths[:1]), is_required="--required" in sys.argv)

@@ -38,7 +38,7 @@ def load() -> None:
 
 def sanitize(module: Path) -> None:
     """Compile the step with sanitizers. Processes that load it need their libraries preloaded."""
-    if not is_current(module):
+    if not is_current(module, [*OPTIONS, *SANITIZERS]):
         compile_step(module, [*OPTIONS, *SANITIZERS])
 
 
@@ -47,7 +47,7 @@ def _built() -> Path:
     _BUILT.parent.mkdir(exist_ok=True)
     with open(_BUILT.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not is_current(_BUILT):
+        if not is_current(_BUILT, OPTIONS):
             compile_step(_BUILT, OPTIONS)
     return _BUILT
 
