@@ -4,6 +4,7 @@ Every collection asks the admin socket again, over a connection of its own, and 
 time. If the bus is down, or does not answer, `sbus_up` is 0.
 """
 
+import heapq
 from collections.abc import Callable, Iterator
 
 from prometheus_client.metrics_core import Metric
@@ -72,13 +73,30 @@ class BusCollector:
         return Snapshot(version, stats, users, max(0, stats.users - len(users)))
 
     def _ask_users(self, admin: AdminConnection) -> list[UserReport]:
+        """Those who use most of a limit, in the order of their ids."""
         users: list[UserReport] = []
-        after: int | None = -1
-        while after is not None and (left := self._users_max - len(users)) > 0:
-            page = admin.ask(Users(after=after, limit=min(left, PAGE_MAX)), UsersResult)
-            users += page.users
+        after: int | None = -1 if self._users_max else None
+        while after is not None:
+            page = admin.ask(Users(after=after, limit=PAGE_MAX), UsersResult)
+            users = heapq.nlargest(self._users_max, [*users, *page.users], key=_use)
             after = page.next
-        return users
+        return sorted(users, key=lambda user: user.uid)
+
+
+def _use(user: UserReport) -> tuple[float, int, int]:
+    """By which users are chosen: the largest part of any limit that they use, then what was
+    discarded; of equal ones, the lower id comes first."""
+    limits = user.limits
+    used = (
+        (user.connections, limits.connections_max),
+        (user.subscriptions, limits.subscriptions_max),
+        (user.subscription_bytes, limits.subscription_bytes_max),
+        (user.match_steps, limits.match_steps_max),
+        (user.backlog_bytes, limits.backlog_bytes_max),
+        (user.held_seconds, limits.held_seconds_max),
+    )
+    share = max(use / limit if limit else float(use > 0) for use, limit in used)
+    return share, user.discarded, -user.uid
 
 
 def registry_of(collector: BusCollector) -> CollectorRegistry:

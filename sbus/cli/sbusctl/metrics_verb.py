@@ -57,8 +57,8 @@ def _file_mode(text: str) -> int:
     type=click.IntRange(min=0, max=65_536),
     default=100,
     show_default=True,
-    help="Number of users with metrics of their own, in the order of their ids; the others are "
-    "only counted.",
+    help="Number of users with metrics of their own: those who use most of one of their limits. "
+    "The others are only counted.",
 )
 @click.option("--bridge", is_flag=True, help="Also ask the bridge of the bus, see sbusctl-bridge.")
 def metrics(
