@@ -18,9 +18,10 @@ from sbus.broker.front.client_store import ResumedBus
 from sbus.broker.front.fork_server import ForkServer
 from sbus.broker.front_process import Endpoints, FrontResources, run_front
 from sbus.broker.worker_process import worker_main
+from sbus.compiled import FALLBACK_REASON
 from sbus.errors import ConfigurationError, reason_of
 from sbus.limits import TIME_SLICE_NS
-from sbus.protocol.events import BusNotResumed
+from sbus.protocol.events import BusNotResumed, StepNotCompiled
 from sbus.protocol.keys import DIALECTS
 from sbus.shared.log_block import check_log_size
 from sbus.shared.shared_memory import MemoryShape, SharedMemory, UnusableMemory, look_at
@@ -50,6 +51,8 @@ def run_bus(
     settings = configuration.settings
     check_settings(settings)
     events = EventEmitter(open_log(settings.log), local_user_names())
+    if FALLBACK_REASON:
+        events.emit(StepNotCompiled(why=FALLBACK_REASON))
     left = _resume(endpoints.stored, settings, notifier, events)
     memory, resumed = left or (_make_memory(settings), ResumedBus())
     configuration = _in_shape(configuration, memory.shape)

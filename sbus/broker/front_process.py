@@ -55,6 +55,7 @@ from sbus.broker.front.user_limits import EffectiveUserLimits
 from sbus.broker.front.worker_rounds import WorkerRounds
 from sbus.broker.ipc import worker_protocol as protocol
 from sbus.broker.ipc.upgrade_link import report_serving
+from sbus.compiled import STEP
 from sbus.protocol.events import BusReady, BusResumed, BusTakenOver, PidfileEmpty
 from sbus.shared.account_book import AccountBook
 from sbus.shared.client_slots import ClientSlots
@@ -66,6 +67,7 @@ from sbus.unix.bus_files import BusFiles
 from sbus.unix.descriptor_store import StoredDescriptors
 from sbus.unix.notify import Notifier
 from sbus.unix.users import Identity
+from sbus.version import __version__
 
 
 class Predecessor(msgspec.Struct, frozen=True):
@@ -258,9 +260,9 @@ async def _serve(
 async def announce_and_store(front: Front, resources: FrontResources) -> None:
     """Report that this bus serves, and then have the service manager keep what another one needs,
     as long as this one serves."""
-    address = resources.endpoints.address()
-    workers = resources.configuration.settings.workers
-    resources.events.emit(BusReady(address=address, workers=workers))
+    address, workers = resources.endpoints.address(), resources.configuration.settings.workers
+    ready = BusReady(address=address, workers=workers, version=__version__, step=STEP)
+    resources.events.emit(ready)
     if resources.endpoints.predecessor is not None:
         # Which has the service manager expect this process to notify it.
         await report_serving(resources.endpoints.predecessor.link)

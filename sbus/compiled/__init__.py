@@ -23,8 +23,9 @@ def sources_digest() -> str:
     return hashlib.sha256(b"".join((folder / name).read_bytes() for name in SOURCES)).hexdigest()
 
 
-def _load() -> str:
-    """Import the compiled module, unless Python is to do its work; returns which of them does.
+def _load() -> tuple[str, str]:
+    """Import the compiled module, unless Python is to do its work; returns which of them does, and
+    why it is not the compiled one, unless that was chosen.
 
     Ends the program with a message if that is not possible as SBUS_STEP has it.
     """
@@ -32,7 +33,7 @@ def _load() -> str:
     if choice not in ("", "compiled", "python"):
         raise SystemExit(f"{VARIABLE}={choice!r}: must be 'compiled' or 'python'")
     if choice == "python":
-        return "python"
+        return "python", ""
     try:
         from sbus.compiled import _step
 
@@ -41,12 +42,12 @@ def _load() -> str:
     except ImportError as error:
         if choice == "compiled":
             raise SystemExit(f"{VARIABLE}={choice!r}: {error}") from error
-        return "python"
-    return "compiled"
+        return "python", str(error)
+    return "compiled", ""
 
 
-STEP: Final = _load()
-"""Who does the ordinary step: "compiled" or "python"."""
+STEP, FALLBACK_REASON = _load()
+"""Who does the ordinary step: "compiled" or "python"; and why Python, if nobody chose it."""
 
 if TYPE_CHECKING or STEP == "python":
     from sbus.compiled.records import (
@@ -68,6 +69,7 @@ else:
     )
 
 __all__ = [
+    "FALLBACK_REASON",
     "SOURCES",
     "STEP",
     "VARIABLE",

@@ -4,6 +4,8 @@ Each kind is a class. Its stable *id* in logs, in streams and in `docs/events.md
 class in kebab-case. Programs read its fields, people read its `template`; its `priority` is that of
 syslog. Kinds that are `logged` go to the log of the bus; streams of events contain all kinds.
 
+What administrators do and change is in `admin_events`.
+
 Texts that clients choose (keys, names of programs) are short, and escaped as by `text.to_text` or
 more strictly.
 """
@@ -11,6 +13,7 @@ more strictly.
 from collections.abc import Mapping
 from typing import Final
 
+import sbus.protocol.admin_events  # noqa: F401 - `KINDS` has its kinds
 from sbus.protocol.event import (
     DEBUG,
     ERROR,
@@ -28,10 +31,20 @@ from sbus.protocol.event import (
 # -- the bus ---------------------------------------------------------------------------------------
 class BusReady(LoggedEvent, frozen=True, kw_only=True):
     priority = INFO
-    template = "the bus serves at {address} with {workers} workers"
+    template = "the bus serves at {address} with {workers} workers, version {version}, step: {step}"
 
     address: str
     workers: int
+    version: str
+    step: str
+    """What does the ordinary step of the workers: "compiled" or "python"."""
+
+
+class StepNotCompiled(LoggedEvent, frozen=True, kw_only=True):
+    priority = WARNING
+    template = "the compiled step is not there, so messages cost several times as much: {why}"
+
+    why: str
 
 
 class BusStopping(LoggedEvent, frozen=True, kw_only=True):
@@ -105,39 +118,6 @@ class Draining(LoggedEvent, frozen=True, kw_only=True):
     template = "no more clients are admitted; clients left: {clients}"
 
     clients: int
-
-
-class ConfigurationReloaded(LoggedEvent, frozen=True, kw_only=True):
-    priority = NOTICE
-    template = "configuration read again; in force: {applied}; after a restart: {needs_restart}"
-
-    applied: list[str]
-    needs_restart: list[str]
-
-
-class ConfigurationRejected(LoggedEvent, frozen=True, kw_only=True):
-    priority = ERROR
-    template = "configuration rejected, nothing changes: {why}"
-
-    why: str
-
-
-class NamesMissing(LoggedEvent, frozen=True, kw_only=True):
-    priority = WARNING
-    template = "users and groups of the configuration that are not found: {count} ({names})"
-
-    count: int
-    names: list[str]
-    """The first of them, each with its place in the file."""
-
-
-class LimitsChanged(LoggedEvent, frozen=True, kw_only=True):
-    priority = NOTICE
-    template = "limits of uid {uid} changed: {changes}"
-
-    uid: int
-    changes: list[str]
-    """Each as NAME=VALUE."""
 
 
 class CloserStuck(LoggedEvent, frozen=True, kw_only=True):
@@ -219,14 +199,6 @@ class SlowOperation(LoggedEvent, frozen=True, kw_only=True):
     """Its kind, and the name of the command or of the task, if it has one."""
     seconds: float
     cpu_seconds: float
-
-
-class AdminRequestFailed(LoggedEvent, frozen=True, kw_only=True):
-    priority = ERROR
-    template = "an administrator's request failed because of a bug: {why} ({where})"
-
-    why: str
-    where: str
 
 
 # -- coming and going ------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """The stream of events: every event that a test can cause from outside is in it."""
 
+import json
 import os
 import signal
 import subprocess
@@ -244,3 +245,37 @@ def test_a_missing_journal_is_an_error_at_start(tmp_path: Path) -> None:
     complaint = f"sbusd: log=journal: there is none, {nowhere} does not exist\n"
     assert result.stderr.decode() == complaint
     assert not list(tmp_path.iterdir())
+
+
+def test_who_administers_is_recorded(tmp_path: Path) -> None:
+    """Each change, and each look at other users' messages, with the process that asked; in the log
+    as well as in the stream."""
+    me = {**ME, "program": PROGRAM}
+    configuration = tmp_path / "sbus.toml"
+    configuration.write_text("")
+    with running_bus(tmp_path, "--config", str(configuration)) as bus, events_of(bus) as stream:
+        with administer(bus) as admin, bus.connect() as client:
+            client.sync()
+            number = stream.next("client-connected")["client"]
+            asked = {
+                "limit": {"uid": 1000, "limits": {"connections_max": 5}},
+                "reload": {},
+                "move": {"client": number, "worker": 0},
+                "kick": {"client": number, "text": "b\x1bye"},
+            }
+            admin.ask("limit", uid=1000)  # changes nothing
+            for verb, arguments in asked.items():
+                admin.ask(verb, **arguments)
+                acted = stream.next("administrator-acted")
+                assert me.items() <= acted.items()
+                assert (acted["verb"], json.loads(f"{{{acted['arguments']}}}")) == (verb, arguments)
+            with messages_of(bus, b"secret/*"):
+                begun = stream.next("administrator-acted")
+            ended = stream.next("monitor-ended")
+            for event in (begun, ended):
+                assert me.items() <= event.items()
+                assert (event["verb"], event["arguments"]) == ("monitor", '"patterns":["secret/*"]')
+            admin.ask("drain")
+            assert stream.next("administrator-acted")["verb"] == "drain"
+        wait_until(lambda: bus.process.poll() is not None, "the bus has ended")
+        assert bus.stderr_text().count("asked: monitor") == 1

@@ -13,6 +13,7 @@ from sbus.broker.front.user_limits import EffectiveUserLimits
 from sbus.broker.ipc.worker_protocol import DisconnectClient
 from sbus.errors import ConfigurationError
 from sbus.protocol import admin
+from sbus.protocol.admin_events import ConfigurationRejected, ConfigurationReloaded, LimitsChanged
 from sbus.protocol.admin_results import (
     DrainResult,
     KickResult,
@@ -21,12 +22,7 @@ from sbus.protocol.admin_results import (
     ReloadResult,
 )
 from sbus.protocol.controls import error_notice
-from sbus.protocol.events import (
-    ClientKicked,
-    ConfigurationRejected,
-    ConfigurationReloaded,
-    LimitsChanged,
-)
+from sbus.protocol.events import ClientKicked
 from sbus.protocol.text import to_text
 from sbus.unix.closing import end_connection, send_last
 

@@ -14,6 +14,7 @@ from functools import partial
 import msgspec
 import trio
 
+from sbus.broker.admin.actions import describe_action, is_action
 from sbus.broker.admin.request_codec import (
     AdminFault,
     Handlers,
@@ -29,7 +30,7 @@ from sbus.broker.front.callback_timer import ADMINISTRATION
 from sbus.broker.front.closer import Closer
 from sbus.broker.front.turns import TimedTurns
 from sbus.protocol import admin
-from sbus.protocol.events import AdminRequestFailed
+from sbus.protocol.admin_events import AdministratorActed, AdminRequestFailed
 from sbus.unix.credentials import peer_credentials
 from sbus.unix.errno_sets import PEER_GONE
 from sbus.unix.fd_passing import refuse_descriptors
@@ -137,6 +138,8 @@ class AdminServer:
             head = parse_head(packet)
             number = head.id
             request = parse_request(head, packet)
+            if is_action(request):
+                self._events.emit(AdministratorActed(**describe_action(request, sock)))
             taker = self._takers.get(type(request))
             if taker is not None:
                 await taker(request, sock, partial(self._reply, sock, number))

@@ -11,10 +11,12 @@ import os
 import socket
 import time
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 import trio
 
+from sbus.broker.admin.actions import describe_action
 from sbus.broker.admin.request_codec import AdminFault, Reply, Takers
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.emitter import EventEmitter
@@ -22,6 +24,7 @@ from sbus.broker.front.supervisor import Supervisor
 from sbus.broker.ipc.worker_protocol import StartStream, StopStream, StreamStarted
 from sbus.errors import ClientFault
 from sbus.protocol import admin
+from sbus.protocol.admin_events import MonitorEnded
 from sbus.protocol.admin_results import MonitorResult
 from sbus.protocol.admin_streams import Ended
 from sbus.protocol.keys import DIALECTS, check_pattern
@@ -39,8 +42,12 @@ _REASON_BYTES = 32 * 1024
 
 
 class _Stream:
-    def __init__(self, command: StartStream, sock: socket.socket) -> None:
+    def __init__(
+        self, command: StartStream, sock: socket.socket, description: dict[str, Any]
+    ) -> None:
         self.command = command
+        self.description = description
+        """Of the request, for the event of its end."""
         self.number = command.stream
         self.sock = sock
         self.unanswered: set[int] = set()
@@ -90,7 +97,8 @@ class StreamRegistry:
         else:
             command = StartStream(self._last_number, "events")
         copy, own = _copies(sock)
-        stream = self._streams[command.stream] = _Stream(command, copy)
+        stream = _Stream(command, copy, describe_action(request, sock))
+        self._streams[command.stream] = stream
         if command.kind == "events":
             self._events.open_stream(stream.number, own.detach(), self._nursery.start_soon)
         else:
@@ -165,6 +173,8 @@ class StreamRegistry:
             with suppress(BlockingIOError, ConnectionResetError):
                 stream.sock.recv(1, socket.MSG_DONTWAIT)
         self._events.close_stream(stream.number)
+        if stream.command.kind == "messages":
+            self._events.emit(MonitorEnded(**stream.description))
         for worker in self._supervisor.running_workers():
             self._supervisor.send(worker, StopStream(stream.number))
         stream.unanswered.clear()

@@ -12,7 +12,7 @@ from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.front.reload import Reloader
 from sbus.broker.front.upgrade import Upgrader
 from sbus.errors import ConfigurationError
-from sbus.protocol.events import ConfigurationRejected, NamesMissing
+from sbus.protocol.admin_events import ConfigurationRejected, NamesMissing
 
 LOOK_UP_SECONDS: Final = 5.0
 """Between two look-ups: a host that boots waits for its directory for some seconds to minutes."""

@@ -131,7 +131,7 @@ def _field(record: Any, path: str) -> Any:
     return record
 
 
-_BUILD_LABELS = ("version", "protocol", "python", "dialect", "address")
+_BUILD_LABELS = ("version", "protocol", "python", "step", "dialect", "address")
 
 
 def _build(snapshot: Snapshot) -> Iterable[Sample]:

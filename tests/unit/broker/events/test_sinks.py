@@ -21,7 +21,7 @@ from sbus.unix.journal import Journal
 from tests.support.journal import JournalSocket
 
 PAUSED = AcceptingPaused(why="too many open files")
-READY = BusReady(address="/run/sbus.socket", workers=2)
+READY = BusReady(address="/run/sbus.socket", workers=2, version="1.2", step="python")
 REFUSED = ConnectionRefused(
     who=Process(uid=1000, gid=100, pid=77, program="cat"), code="not-admitted", why="no\nway"
 )

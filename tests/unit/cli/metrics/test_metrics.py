@@ -100,6 +100,7 @@ def test_metrics_of_the_bus(fake_bus: FakeAdmin) -> None:
         version="9.8.7",
         protocol="1",
         python="3.13",
+        step="python",
         dialect="slash",
         address='/run/x"y',
     )
@@ -177,6 +178,30 @@ def test_users_max_bounds_the_users_with_metrics(fake_bus: FakeAdmin, users_max:
     assert len(shown) == users_max
     assert found[at("sbus_users_left_out")] == 5 - users_max
     assert any(request["verb"] == "users" for request in fake_bus.requests) == (users_max > 0)
+
+
+def test_users_who_use_most_of_a_limit_have_metrics(tmp_path: Path) -> None:
+    """Of 1,200 users, over several pages: one with many connections, one whose backlog is full, and
+    one who lost messages. The others are ahead of them by their ids, and equal."""
+    limits = Limits(user_connections_max=100).user
+    idle = {"connections": 1, "backlog_bytes": 0, "discarded": 0, "held_seconds": 0.0}
+    culprits = {
+        3_000_000_900: {"connections": 50},
+        3_000_001_100: {"backlog_bytes": limits.backlog_bytes_max},
+        3_000_001_199: {"discarded": 7},
+    }
+
+    def page(request: dict[str, Any]) -> UsersResult:
+        uids = range(max(request["after"] + 1, 3_000_000_000), 3_000_001_200)[: request["limit"]]
+        found = [
+            sample.user(uid=uid, limits=limits, **{**idle, **culprits.get(uid, {})}) for uid in uids
+        ]
+        return UsersResult(users=found, next=uids[-1] if uids else None)
+
+    with FakeAdmin(tmp_path, {"version": VERSION, "stats": STATS, "users": page}) as admin:
+        found = samples(openmetrics_text(BusCollector(admin.bus_address, users_max=4)))
+    shown = [dict(labels)["uid"] for name, labels in found if name == "sbus_user_connections"]
+    assert shown == ["3000000000", *map(str, culprits)]
 
 
 def test_every_family_is_exported_once(fake_bus: FakeAdmin) -> None:
