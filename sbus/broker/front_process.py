@@ -263,9 +263,8 @@ async def announce_and_store(front: Front, resources: FrontResources) -> None:
     address, workers = resources.endpoints.address(), resources.configuration.settings.workers
     ready = BusReady(address=address, workers=workers, version=__version__, step=STEP)
     resources.events.emit(ready)
-    if resources.endpoints.predecessor is not None:
-        # Which has the service manager expect this process to notify it.
-        await report_serving(resources.endpoints.predecessor.link)
+    if (predecessor := resources.endpoints.predecessor) is not None:
+        await report_serving(predecessor.link)  # The manager expects this process from then on.
     resources.notifier.ready(f"{workers} workers serve at {address}")
     await front.client_store.run()
 
