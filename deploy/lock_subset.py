@@ -1,7 +1,8 @@
 """Print the part of deploy/requirements.lock that some extras need, and what the bus itself does.
 
 The comments that the resolver left in the lock (`# via NAME`) say which package needs which; the
-project's own requirements are in pyproject.toml. Usage: `lock_subset.py CHECKOUT [EXTRA...]`.
+project's own requirements are in pyproject.toml; `build` is an extra with those of its build. Usage:
+`lock_subset.py CHECKOUT [EXTRA...]`.
 """
 
 import re
@@ -13,7 +14,9 @@ from typing import Any
 
 def main() -> None:
     checkout = Path(sys.argv[1])
-    project = tomllib.loads((checkout / "pyproject.toml").read_text())["project"]
+    metadata = tomllib.loads((checkout / "pyproject.toml").read_text())
+    project = metadata["project"]
+    project["optional-dependencies"]["build"] = metadata["build-system"]["requires"]
     lock = (checkout / "deploy/requirements.lock").read_text()
     parts = re.split(r"^(?=[A-Za-z0-9])", lock, flags=re.M)[1:]
     names = {name_of(part) for part in parts}

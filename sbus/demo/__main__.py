@@ -16,6 +16,7 @@ from sbus.demo.clients import END_KEY, Source, open_sources
 from sbus.demo.processes import (
     START_SECONDS_MAX,
     DemoFailed,
+    installing,
     make_report,
     recording,
     run_client,
@@ -40,11 +41,12 @@ INTERRUPTED = 130
 EXAMPLES = ("sub 'host/*/cpu/*/busy'", "sub --json log/", "pub greeting/world hello", "ping")
 
 
-async def run(workers: int, seconds: float, stay: bool, pipeline: bool) -> int:
+async def run(workers: int, seconds: float, stay: bool, pipeline: bool, set_up: Path | None) -> int:
     """The whole demo; returns its exit status, 0 when everything arrived as it was published.
 
     The bus has a private directory. The recording and the report of the `pipeline` stay, in a
-    directory of their own.
+    directory of their own. If that has to be installed first, in the checkout `set_up`, everything
+    is shown once before, and once more when it can be recorded.
     """
     status = INTERRUPTED
     with (
@@ -59,16 +61,31 @@ async def run(workers: int, seconds: float, stay: bool, pipeline: bool) -> int:
         ):
             nursery.start_soon(_cancel_at_signal, nursery.cancel_scope, signals)
             click.echo(f"sbusd with {workers} workers serves {address}")
-            if pipeline:
-                kept = Path(tempfile.mkdtemp(prefix="sbus-report-"))
-                async with recording(address, kept / "recording"):
-                    status = await show(address, bus, seconds)
-                await make_report(kept / "recording", kept / "report.html")
-            else:
+            if not pipeline:
                 status = await show(address, bus, seconds)
+            elif set_up is None:
+                status = await show_recorded(address, bus, seconds, sys.executable)
+            else:
+                async with installing(set_up) as is_installed:
+                    status = await show(address, bus, seconds)
+                    await is_installed()
+                click.echo("\nOnce more, and recorded:")
+                python = str(set_up / ".venv/bin/python")
+                status = await show_recorded(address, bus, seconds, python) or status
             if stay:
                 await keep_publishing(address)
             nursery.cancel_scope.cancel()
+    return status
+
+
+async def show_recorded(
+    address: str, bus: sbus.Connection[sbus.Message], seconds: float, python: str
+) -> int:
+    """As `show`; this Python, which has what that needs, records it and makes a page of it."""
+    kept = Path(tempfile.mkdtemp(prefix="sbus-report-"))
+    async with recording(address, kept / "recording", python):
+        status = await show(address, bus, seconds)
+    await make_report(kept / "recording", kept / "report.html", python)
     return status
 
 
@@ -148,13 +165,14 @@ async def keep_publishing(address: str) -> None:
     default=True,
     help="Record it all, and have Spark make a page of it at the end.",
 )
-def main(workers: int, seconds: float, stay: bool, pipeline: bool) -> None:
+@click.option("--set-up", type=click.Path(path_type=Path), hidden=True)
+def main(workers: int, seconds: float, stay: bool, pipeline: bool, set_up: Path | None) -> None:
     """Show the bus at work on this host's own data.
 
     Ends with 0 when every subscriber received exactly what was published for it.
     """
     try:
-        status = trio.run(run, workers, seconds, stay, pipeline)
+        status = trio.run(run, workers, seconds, stay, pipeline, set_up)
     except* SbusError as group:
         for line in _texts(group):
             click.echo(f"demo: {line}", err=True)

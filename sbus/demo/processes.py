@@ -5,6 +5,7 @@ Each gets a session of its own, so that Ctrl-C reaches only the demo, which then
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -48,14 +49,16 @@ async def running_bus(address: str, workers: int) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def recording(address: str, directory: Path) -> AsyncIterator[None]:
-    """Record in `directory` what crosses the bus during the block; DemoFailed."""
+async def recording(address: str, directory: Path, interpreter: str) -> AsyncIterator[None]:
+    """Record in `directory` what crosses the bus during the block; DemoFailed. The interpreter has
+    the packages that recording needs."""
     module = ["sbus.cli.sbusctl", "-a", address, "record", "--probe", "--snapshot-seconds", "0.5"]
     notices = f"{address}.notices"
     with trio.socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
         await notified.bind(notices)
         environment = {**os.environ, "NOTIFY_SOCKET": notices}
-        async with running("the recorder", [*module, str(directory)], environment):
+        words = [*module, str(directory)]
+        async with running("the recorder", words, environment, interpreter):
             with trio.move_on_after(START_SECONDS_MAX) as scope:
                 await notified.recv(1024)  # Its first datagram says that it records.
             if scope.cancelled_caught:
@@ -65,11 +68,14 @@ async def recording(address: str, directory: Path) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def running(
-    name: str, module: Sequence[str], environment: Mapping[str, str] | None = None
+    name: str,
+    module: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    interpreter: str = sys.executable,
 ) -> AsyncIterator[trio.Process]:
     """A process that is asked to end after the block; DemoFailed unless it ends with status 0."""
     async with trio.open_nursery() as nursery:
-        process: trio.Process = await nursery.start(python(module, environment))
+        process: trio.Process = await nursery.start(python(module, environment, interpreter))
         yield process
         nursery.cancel_scope.cancel()
     if process.returncode != 0:
@@ -94,12 +100,14 @@ async def run_client(
 
 
 def python(
-    module: Sequence[str], environment: Mapping[str, str] | None = None
+    module: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    interpreter: str = sys.executable,
 ) -> Callable[..., Awaitable[object]]:
     """A task that runs `python -m MODULE`; cancelled, it asks it to end, and waits for that."""
     return partial(
         trio.run_process,
-        [sys.executable, "-P", "-m", *module],
+        [interpreter, "-P", "-m", *module],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         check=False,
@@ -117,14 +125,56 @@ async def end(process: trio.Process) -> None:
     process.kill()
 
 
-async def make_report(recording: Path, page: Path) -> None:
+@contextlib.asynccontextmanager
+async def installing(checkout: Path) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    """Set the checkout's environment up during the block, in which the call waits for the end of
+    that and says for how long; DemoFailed."""
+    click.echo("Meanwhile Spark is being installed, once, for a page about all this.")
+    finished = trio.Event()
+    began_at = trio.current_time()
+
+    async def is_installed() -> None:
+        click.echo()
+        while not finished.is_set():
+            seconds = trio.current_time() - began_at
+            if sys.stdout.isatty():
+                click.echo(f"\rSpark is being installed, {seconds:.0f} s ", nl=False)
+            with trio.move_on_after(1):
+                await finished.wait()
+        click.echo(f"\rSpark is installed, after {trio.current_time() - began_at:.0f} s.")
+
+    async def install() -> None:
+        done = await trio.run_process(
+            [checkout / "deploy/setup-venv"],
+            stdin=subprocess.DEVNULL,
+            capture_stderr=True,
+            check=False,
+            start_new_session=True,
+            deliver_cancel=end_group,
+        )
+        if done.returncode != 0:
+            raise DemoFailed(f"Spark: {done.stderr.decode(errors='replace').strip()}")
+        finished.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(install)
+        yield is_installed
+
+
+async def end_group(process: trio.Process) -> None:
+    """As `end`, for a process with children of its own, in a session of its own."""
+    os.killpg(process.pid, signal.SIGTERM)
+    await end(process)
+
+
+async def make_report(recording: Path, page: Path, interpreter: str) -> None:
     """Have Spark write a page about the recording, and say where it is; DemoFailed."""
     click.echo()
     click.echo("Spark reads what was recorded of all this, and makes a page of it ...")
     module = ["sbus.pipeline", "report", "--title", "sbus demo", "--out", str(page)]
     module += ["--depth", "3", "--window", "500ms"]
     done = await trio.run_process(
-        [sys.executable, "-P", "-m", *module, str(recording)],
+        [interpreter, "-P", "-m", *module, str(recording)],
         stdin=subprocess.DEVNULL,
         capture_stderr=True,
         check=False,
@@ -134,4 +184,4 @@ async def make_report(recording: Path, page: Path) -> None:
     if done.returncode != 0:
         raise DemoFailed(f"there is no report: {done.stderr.decode(errors='replace').strip()}")
     click.echo(f"Look at it:  {page}")
-    click.echo(f"Ask further: {sys.executable} -m sbus.pipeline hot-keys {recording}")
+    click.echo(f"Ask further: {interpreter} -m sbus.pipeline hot-keys {recording}")
