@@ -1,8 +1,8 @@
 """Print the part of deploy/requirements.lock that some extras need, and what the bus itself does.
 
 The comments that the resolver left in the lock (`# via NAME`) say which package needs which; the
-project's own requirements are in pyproject.toml; `build` is an extra with those of its build. Usage:
-`lock_subset.py CHECKOUT [EXTRA...]`.
+project's own requirements are in pyproject.toml. The extra `build` has those of its build.
+Usage: `lock_subset.py CHECKOUT [EXTRA...]`.
 """
 
 import re
