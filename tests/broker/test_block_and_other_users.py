@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from tests.support.admin import held_seconds
 from tests.support.bus import Bus, running_bus
 from tests.support.flood import LOST, ask, assert_held, filling, give_turns, limit_options, message
 from tests.support.inheritance import Inherited, inherited_connection
@@ -25,7 +26,7 @@ HARD = (b"blocking/hard/block",)
 BACKLOG_MESSAGES = 4
 HELD_SECONDS = 0.6
 AT_LEAST = 0.9 * HELD_SECONDS
-AT_MOST = HELD_SECONDS + 5
+"""Of elapsed time; how much longer it takes is up to the machine. The bus counts held time."""
 OWN = [message(b"own %d" % number, 100) for number in range(10)]
 FOREIGN = [message(b"foreign %d" % number, 100) for number in range(100)]
 
@@ -127,12 +128,13 @@ def test_a_flood_of_another_user_uses_no_held_time(choices: tuple[bytes, ...]) -
         give_turns(witnesses)
         time.sleep(1.2 * HELD_SECONDS)  # time in which no publisher is held
         publish_and_sync(stranger, FOREIGN)
+        assert held_seconds(bus) == 0
         began_at = time.monotonic()
         for packet in OWN:
             publisher.send(packet)
             give_turns(witnesses)
         publisher.whoami()
-        assert AT_LEAST < time.monotonic() - began_at < AT_MOST
+        assert time.monotonic() - began_at > AT_LEAST
         give_turns(witnesses)  # by then the slow client's worker has dropped the messages
         received = slow.sync()[len(packets) :]
         kept = FOREIGN[:BACKLOG_MESSAGES] * (choices is HARD)
@@ -166,7 +168,8 @@ def test_each_user_has_its_own_held_time() -> None:
         publish_and_sync(stranger, FOREIGN[:1])
         give_turns(witnesses)
         publish_and_sync(stranger, FOREIGN[1:])
-        assert AT_LEAST < time.monotonic() - began_at < AT_MOST
+        assert time.monotonic() - began_at > AT_LEAST
+        assert held_seconds(bus) == 0
         choose(slow, SOFT)
         slow.whoami()
         publish_and_sync(stranger, packets)
@@ -176,7 +179,7 @@ def test_each_user_has_its_own_held_time() -> None:
             publisher.send(packet)
             give_turns(witnesses)
         publisher.whoami()
-        assert AT_LEAST < time.monotonic() - began_at < AT_MOST
+        assert time.monotonic() - began_at > AT_LEAST
 
 
 def test_changing_connections_holds_no_other_user_back() -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.admin import held_seconds
 from tests.support.bus import Bus, running_bus
 from tests.support.flood import (
     LOST,
@@ -26,14 +27,14 @@ from tests.support.flood import (
     message,
 )
 from tests.support.processes import clients_on_each
-from tests.support.raw_client import RawClient
+from tests.support.raw_client import TIMEOUT_S, RawClient
 
 SOFT = (b"blocking/soft/block",)
 HARD = (b"blocking/hard/block",)
 BACKLOG_MESSAGES = 4
 HELD_SECONDS = 0.6
 AT_LEAST = 0.9 * HELD_SECONDS
-AT_MOST = HELD_SECONDS + 5
+"""Of elapsed time; how much longer it takes is up to the machine. The bus counts held time."""
 MANY = 100
 
 
@@ -76,14 +77,14 @@ def publish_one_by_one(
     return packets
 
 
-def assert_nothing_is_left(publisher: RawClient, many: int = MANY) -> None:
-    """Messages that do not fit hold up their publisher no more: not for ten times what a bit of
-    the budget would be."""
-    began_at = time.monotonic()
+def assert_nothing_is_left(bus: Bus, publisher: RawClient, many: int = MANY) -> None:
+    """Messages that do not fit hold up their publisher no more."""
+    spent = held_seconds(bus)
+    assert spent >= HELD_SECONDS
     for number in range(many):
         publisher.send(message(b"later %d" % number, 100))
         publisher.whoami()
-    assert time.monotonic() - began_at < HELD_SECONDS / 10 * many
+    assert held_seconds(bus) == spent
 
 
 @pytest.mark.parametrize("choices", [SOFT, HARD], ids=["soft", "hard"])
@@ -102,15 +103,15 @@ def test_when_the_time_is_used_up_publishers_continue_and_losses_are_reported(
         began_at = time.monotonic()
         packets = publish_one_by_one(publisher, witnesses)
         publisher.whoami()
-        assert AT_LEAST < time.monotonic() - began_at < AT_MOST
-        assert_nothing_is_left(publisher)
+        assert time.monotonic() - began_at > AT_LEAST
+        assert_nothing_is_left(bus, publisher)
         give_turns(witnesses)
         received = slow.sync()[filled:]
         kept = len(received) - 1
         assert kept in ((0, 1) if choices is SOFT else (BACKLOG_MESSAGES, BACKLOG_MESSAGES + 1))
         assert received == [*packets[:kept], LOST + b"%d" % (len(packets) + MANY - kept)]
         also_filled = stall(also_slow, places[0][1], witnesses)
-        assert_nothing_is_left(places[0][1])
+        assert_nothing_is_left(bus, places[0][1])
         give_turns(witnesses)
         assert also_slow.sync()[also_filled:] == [LOST + b"%d" % MANY]
 
@@ -127,7 +128,8 @@ def test_blocking_several_publishers_at_once_counts_once(tmp_path: Path) -> None
             ask(publisher)
         for _, publisher, _ in places:
             await_answer(publisher)
-            assert AT_LEAST < time.monotonic() - began_at < AT_MOST
+            assert time.monotonic() - began_at > AT_LEAST
+        assert held_seconds(bus) >= HELD_SECONDS
 
 
 def test_the_time_runs_while_any_publisher_is_held(tmp_path: Path) -> None:
@@ -140,13 +142,14 @@ def test_the_time_runs_while_any_publisher_is_held(tmp_path: Path) -> None:
         publish_one_by_one(publisher, witnesses, b"slow", 3)
         ask(publisher)
         while not select.select([publisher], [], [], 0.01)[0]:
-            assert time.monotonic() - began_at < AT_MOST, "held for ever"
+            assert time.monotonic() - began_at < TIMEOUT_S, "held for ever"
             stall(quick, other_publisher, witnesses, key=b"quick")
             publish_one_by_one(other_publisher, witnesses, b"quick", 3)
             quick.sync()
             other_publisher.whoami()
             quick.sync()
-        assert AT_LEAST < time.monotonic() - began_at < 6 * HELD_SECONDS
+        assert time.monotonic() - began_at > AT_LEAST
+        assert held_seconds(bus) >= HELD_SECONDS
 
 
 @pytest.mark.parametrize("choices", [SOFT, HARD], ids=["soft", "hard"])
@@ -166,7 +169,8 @@ def test_a_client_cannot_hold_itself_back_for_longer(
             itself.send(packet)
         itself.pub(b"done", b"")
         assert other.receive() == b"MSG done\0"
-        assert AT_LEAST < time.monotonic() - began_at < AT_MOST
+        assert time.monotonic() - began_at > AT_LEAST
+        assert held_seconds(bus) >= HELD_SECONDS
         *received, gap = itself.sync()
         assert received == packets[: len(received)]
         assert gap == LOST + b"%d" % (len(packets) - len(received))
@@ -179,7 +183,7 @@ def test_short_times_on_new_connections_add_up(tmp_path: Path) -> None:
     with bus_with_budget(tmp_path, 2) as bus, clients_on_each(bus, 2, 2) as places:
         publisher = places[1][0]
         witnesses = [own[1] for own in places]
-        held_seconds = 0.0
+        elapsed_seconds = 0.0
         for _ in range(20):
             with bus.connect() as blocker:
                 stall(blocker, publisher, witnesses)
@@ -188,12 +192,13 @@ def test_short_times_on_new_connections_add_up(tmp_path: Path) -> None:
                 ask(publisher)
                 select.select([publisher], [], [], moment_seconds)
             await_answer(publisher)
-            held_seconds += time.monotonic() - began_at
-        assert AT_LEAST < held_seconds < AT_MOST
-        began_at, rounds = time.monotonic(), 10
-        for _ in range(rounds):
+            elapsed_seconds += time.monotonic() - began_at
+        assert elapsed_seconds > AT_LEAST
+        spent = held_seconds(bus)
+        assert spent >= HELD_SECONDS
+        for _ in range(10):
             with bus.connect() as blocker:
                 stall(blocker, publisher, witnesses)
                 publish_one_by_one(publisher, witnesses, many=2)
                 publisher.whoami()
-        assert time.monotonic() - began_at < rounds * HELD_SECONDS / 2
+        assert held_seconds(bus) == spent

@@ -5,6 +5,7 @@ both sides cannot hide.
 """
 
 import json
+import os
 import socket
 from collections.abc import Callable
 from typing import Any, Self
@@ -77,6 +78,14 @@ class Admin:
 def administer(bus: Bus) -> Admin:
     """A connection to the admin socket of a bus that is at a path."""
     return Admin(f"{bus.address}.admin")
+
+
+def held_seconds(bus: Bus, uid: int | None = None) -> float:
+    """For how long the bus has counted that clients of a user, this one by default, held others."""
+    wanted = os.geteuid() if uid is None else uid
+    with administer(bus) as admin:
+        users = {user["uid"]: user for user in admin.ask("users")["users"]}
+    return float(users[wanted]["held_seconds"])
 
 
 def wait_for_traffic(admin: Admin, is_so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:

@@ -59,9 +59,9 @@ class Flood:
         self.publish(*self.filling)
 
     def control(self, *keys: str) -> None:
-        """Send a control message of the slow client that gets no reply."""
+        """Send control messages of the slow client that get no reply; some have unknown keys."""
         for key in keys:
-            self.slow.control(key.encode())
+            self.slow.send(b"CMSG " + key.encode())
         wait_until_received(self.slow)
         self.neighbour.whoami()
 
