@@ -226,7 +226,7 @@ async def _serve(
         await take_over(front, predecessor, resources)
     front.supervisor.start_replacing()
     if resources.memory.is_resumed:
-        await front.succession.wait_for_successors()
+        await front.supervisor.wait_for_successors()
         resources.events.emit(BusResumed(clients=len(front.registry), lost=lost))
         front.shutdown.check_empty()
     front.acceptor.own_listener()
@@ -316,7 +316,7 @@ def build_front(nursery: trio.Nursery, resources: FrontResources) -> Front:
     culprits = Culprits(memory, supervisor, registry, departure, events)
     mover = ClientMover(nursery, policy, supervisor, registry, departure, events)
     succession = Succession(nursery, policy, supervisor, registry, culprits, events)
-    queries, rounds = WorkerQueries(supervisor), WorkerRounds(supervisor, succession)
+    queries, rounds = WorkerQueries(supervisor), WorkerRounds(supervisor)
     collector = StatisticsCollector(memory, supervisor, meter, user_limits, book, stalls)
     inspection = InspectionHandlers(settings, registry, queries, collector)
     recorder = BusRecorder(memory, registry, acceptor, rejector, user_limits)

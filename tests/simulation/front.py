@@ -21,6 +21,7 @@ from sbus.broker.front.culprits import Culprits
 from sbus.broker.front.mover import ClientMover, MoveEvent
 from sbus.broker.front.reaper import Reaper
 from sbus.broker.front.succession import Succession
+from sbus.broker.front.supervised_worker import SupervisedWorker
 from sbus.broker.front.table_compactor import keep_table_compact
 from sbus.broker.ipc.worker_link import WorkerLink
 from sbus.broker.ipc.worker_protocol import (
@@ -42,17 +43,18 @@ from tests.simulation.workers import SimulatedWorker
 from tests.support.events import logging_to
 
 
-class SupervisedWorker:
+class SimulatedNumber(SupervisedWorker):
     """What the front has of the worker with one number."""
 
-    age_seconds = math.inf
-    """Deaths are not the fault of clients."""
-
-    def __init__(self) -> None:
-        self.link: WorkerLink | None = None
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
         self.process: SimulatedWorker | None = None
-        self.is_serving = False
         self.is_first = True
+
+    @property
+    def age_seconds(self) -> float:
+        """Deaths are not the fault of clients."""
+        return math.inf
 
 
 class SimulatedFront:
@@ -71,7 +73,7 @@ class SimulatedFront:
         self._memory = memory
         self._settings = settings
         self._chance = chance
-        self.workers = [SupervisedWorker() for _ in range(settings.workers)]
+        self.workers = [SimulatedNumber(number) for number in range(settings.workers)]
         self.book = AccountBook(memory.accounts, settings.workers, limits)
         stalls = StallTable(memory.stalls, limits.blocking_clients_max, None)
         self._reaper = Reaper(memory, self.book, stalls)
@@ -97,7 +99,7 @@ class SimulatedFront:
         worker.link = WorkerLink(ours, self._nursery)
         worker.process = SimulatedWorker(number, self._memory, self._settings, theirs)
         if worker.is_first:
-            worker.is_first, worker.is_serving = False, True
+            worker.is_first = False
             worker.process.begin(is_first=True)
         else:
             self._succession.on_fork(number)
@@ -110,6 +112,10 @@ class SimulatedFront:
             if isinstance(command, TakeOver):
                 worker.process.begin(is_first=False)
 
+    def is_succeeding(self) -> bool:
+        """Whether a worker has died and no successor has taken over yet."""
+        return any(worker.is_succeeding for worker in self.workers)
+
     def receive_events(self) -> None:
         for number, worker in enumerate(self.workers):
             if worker.link is not None and worker.process is not None:
@@ -119,8 +125,8 @@ class SimulatedFront:
                     self._on_exit(number)
 
     def _on_event(self, number: int, event: WorkerEvent) -> None:
+        self.workers[number].note(event)
         if isinstance(event, TookOver):
-            self.workers[number].is_serving = True
             self._succession.on_taken_over(number, event.clients)
         elif isinstance(event, ClientLeft):
             if self.registry.get(event.client) is not None:
@@ -133,7 +139,7 @@ class SimulatedFront:
         assert worker.link is not None
         worker.link.close()
         worker.link = worker.process = None
-        worker.is_serving = False
+        worker.note_exit()
         self._start_task(partial(self._replace, number))
 
     async def _replace(self, number: int) -> None:

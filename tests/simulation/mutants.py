@@ -1,8 +1,10 @@
-"""Mistakes that are made on purpose, to show that simulations find them. Python's step has them."""
+"""Mistakes that are made on purpose, to show that simulations find them."""
 
+from contextlib import AbstractContextManager
 from typing import cast
 from unittest.mock import patch
 
+from sbus.broker.front.supervised_worker import SupervisedWorker
 from sbus.shared.log_block import LogBlock
 from sbus.shared.log_share import LogShare
 from sbus.shared.ordered_log import OrderedLog
@@ -40,8 +42,8 @@ def _append_with_early_flip(
     share: LogShare,
     order_place: int = 0,
 ) -> int:
-    """The selector is flipped before the last store that appends a log block. A worker that is to
-    die in this tick dies in between."""
+    """The selector is flipped before the last store that appends a log block, in Python's step. A
+    worker that is to die in this tick dies in between."""
     late = _LateWords(words)
     woken = _real_append(self, cast(memoryview, late), log_block, share, order_place)
     lock = self._memory.lock
@@ -55,5 +57,9 @@ def _append_with_early_flip(
 
 
 _real_append = OrderedLog.append
-MUTANTS = {"early-flip": patch.object(OrderedLog, "append", _append_with_early_flip)}
+_has_started = property(lambda worker: worker.has_started)
+MUTANTS: dict[str, AbstractContextManager[object]] = {
+    "early-flip": patch.object(OrderedLog, "append", _append_with_early_flip),
+    "early-serving": patch.object(SupervisedWorker, "is_serving", _has_started),
+}
 """By name, as the command line has them; each is made while its context manager is entered."""

@@ -4,6 +4,7 @@ import random
 from typing import NamedTuple
 
 from sbus.limits import Limits
+from sbus.protocol.controls import FloodControl, Hard
 from sbus.shared.log_block import check_log_size
 from sbus.shared.shared_memory import PAGE_BYTES
 
@@ -33,6 +34,8 @@ class Plan(NamedTuple):
     records_per_piece: int
     """Of the subscription table, that are read or written before others have their turns."""
     limits: Limits
+    flood_control: FloodControl
+    """Of clients that choose nothing."""
 
 
 def make_plan(chance: random.Random) -> Plan:
@@ -57,6 +60,7 @@ def make_plan(chance: random.Random) -> Plan:
         user_connections_max=64,
     )
     check_log_size(limits)
+    hard = Hard.BLOCK if limits.backlog_messages_max == 30 else Hard.DISCARD
     return Plan(
         workers=chance.choice((2, 2, 3)),
         clients=chance.randint(3, 7),
@@ -65,4 +69,5 @@ def make_plan(chance: random.Random) -> Plan:
         interruptions=chance.choice((0, 0.1, 0.3)),
         records_per_piece=chance.choice((2, 5, 1000)),
         limits=limits,
+        flood_control=FloodControl(hard=hard),
     )

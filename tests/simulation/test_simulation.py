@@ -42,12 +42,16 @@ def test_a_seed_replays_exactly(step: str) -> None:
     assert runs[0] == runs[1]
 
 
-def test_a_selector_that_is_flipped_one_store_too_early_is_found() -> None:
+@pytest.mark.parametrize(
+    ("mutant", "first", "step"), [("early-flip", 43, "python"), ("early-serving", 240, "both")]
+)
+def test_a_mistake_that_is_made_on_purpose_is_found(mutant: str, first: int, step: str) -> None:
     """The seed that finds it is named, and finds it again; without the mistake it finds nothing."""
-    run = simulate("--first", "43", "--seeds", "50", "--step", "python", "--mutant", "early-flip")
+    options = ("--first", str(first), "--seeds", "50", "--step", step, "--mutant", mutant)
+    run = simulate(*options)
     assert run.returncode == 1, run.stdout
-    found = re.search(r"failed: python -m tests.simulation (.*) --mutant early-flip", run.stdout)
+    found = re.search(rf"failed: python -m tests.simulation (.*) --mutant {mutant}", run.stdout)
     assert found is not None, run.stdout
-    options = found[1].split()
-    assert simulate(*options, "--mutant", "early-flip").returncode == 1
-    assert simulate(*options).returncode == 0
+    again = found[1].split()
+    assert simulate(*again, "--mutant", mutant).returncode == 1
+    assert simulate(*again).returncode == 0

@@ -12,6 +12,8 @@ from typing import Any
 from unittest.mock import patch
 
 from sbus.broker.config.settings import BusSettings
+from sbus.broker.ipc.worker_link import send_event
+from sbus.broker.ipc.worker_protocol import WorkerReady
 from sbus.broker.worker import sessions as sessions_module
 from sbus.broker.worker.ordinary_step import PythonStep
 from sbus.broker.worker.presence_steps import NameChange, PresenceSteps
@@ -156,6 +158,7 @@ class SimulatedWorker:
         self._memfd = memory.fd
         self._workers = memory.workers
         self._sockets: list[SimulatedSocket] = []
+        send_event(link, WorkerReady())
         self._stepped = SteppedWorker(number, memory, settings, link)
         self.parts = self._stepped.parts
         self._is_python = isinstance(self.parts.sequencer._step, PythonStep)

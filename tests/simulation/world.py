@@ -22,6 +22,7 @@ import trio
 import trio.abc
 
 from sbus.broker.config.settings import BusSettings
+from sbus.broker.front import succession
 from sbus.broker.worker import ordinary_step, subscriptions, table_reader
 from sbus.shared import compaction
 from sbus.shared.shared_memory import SharedMemory
@@ -98,7 +99,11 @@ class World:
         self._has_names = is_exact or not self.plan.deaths_max
         """With the compiled step, a worker dies in a child process, and what it told of there is
         not known."""
-        self._settings = BusSettings(workers=self.plan.workers, limits=self.plan.limits)
+        self._settings = BusSettings(
+            workers=self.plan.workers,
+            limits=self.plan.limits,
+            flood_control=self.plan.flood_control,
+        )
         self.memory = SharedMemory(self.plan.workers, self.plan.limits)
         self.lock = self.memory.lock = SimulatedLock(self.memory)
         self._times = Times()
@@ -113,6 +118,7 @@ class World:
             self.front = SimulatedFront(nursery, self.memory, self._settings, self.chance)
             for number in range(self.plan.workers):
                 self.front.fork(number)
+            self.front.receive_events()
             for _ in range(self.plan.clients):
                 self._join()
             await self._settle()
@@ -142,6 +148,8 @@ class World:
         elif self.chance.random() < 0.5:
             self._kill()
         else:
+            self._join()
+        if self.front.is_succeeding() and self.chance.random() < 0.1:
             self._join()
         self.front.receive_events()
         await trio.lowlevel.checkpoint()
@@ -380,12 +388,13 @@ def _deterministic(seed: int) -> Iterator[clocks.SimulatedClock]:
 
 @contextlib.contextmanager
 def _small_pieces(records: int) -> Iterator[None]:
-    """The tables of simulations are small, so what is done with them piece by piece is done in
-    pieces of so many records."""
+    """The tables of simulations are small, and so are their numbers of clients. So what is done
+    with them piece by piece is done in pieces of so many."""
     with (
         patch.object(table_reader, "_RECORDS_PER_READ", records),
         patch.object(subscriptions, "_RECORDS_PER_PIECE", records),
         patch.object(compaction, "STEP_RECORDS", records),
+        patch.object(succession, "_CLIENTS_PER_CALLBACK", records),
     ):
         yield
 

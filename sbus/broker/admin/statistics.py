@@ -14,7 +14,8 @@ import trio
 from sbus.broker.front.load_meter import LoadMeter
 from sbus.broker.front.placement import WorkerLoad
 from sbus.broker.front.polled_lock import polled
-from sbus.broker.front.supervisor import SupervisedWorker, Supervisor
+from sbus.broker.front.supervised_worker import SupervisedWorker
+from sbus.broker.front.supervisor import Supervisor
 from sbus.broker.front.user_limits import EffectiveUserLimits
 from sbus.protocol.admin_results import (
     Fill,

@@ -42,12 +42,15 @@ class WorkerQueries:
 
     async def ask(self, queries: dict[int, Query], kind: type[T]) -> tuple[dict[int, T], list[int]]:
         """Ask workers, each its own query. Returns the replies by worker, and the workers that gave
-        none in time."""
+        none in time, or do not serve."""
         self._last_number += 1
         number, pending = self._last_number, _PendingQuery(set(queries))
         self._pending[number] = pending
         for worker, query in queries.items():
-            self._supervisor.send(worker, RunQuery(number, query))
+            if self._supervisor.workers[worker].is_serving:
+                self._supervisor.send(worker, RunQuery(number, query))
+            else:  # a successor has no clients to speak of before it has taken over
+                pending.settle(worker)
         try:
             with trio.move_on_after(REPLY_SECONDS_MAX):
                 if queries:

@@ -45,28 +45,17 @@ class Succession:
         self._died_at: dict[int, float] = {}
         """The workers that have died, and when; by `time.monotonic`."""
         self._left_out: dict[int, list[Client]] = {}
-        self._succeeding: set[int] = set()
-        """Workers whose successors do not serve yet."""
-        self._taken_over = trio.lowlevel.ParkingLot()
 
     def on_death(self, worker: int) -> None:
         """A worker has died; its successor is not forked yet."""
-        self._expect_successor(worker)
+        self._died_at[worker] = time.monotonic()
         self._culprits.on_death(worker)
 
     def expect_successors(self) -> None:
         """All workers of an earlier bus have died; this bus goes on with their clients."""
         for worker in self._supervisor.workers:
-            self._expect_successor(worker.number)
-
-    def _expect_successor(self, worker: int) -> None:
-        self._died_at[worker] = time.monotonic()
-        self._succeeding.add(worker)
-
-    async def wait_for_successors(self) -> None:
-        """Wait until no worker is being replaced, and all successors serve their clients."""
-        while self._succeeding:
-            await self._taken_over.park()
+            worker.is_succeeding = True
+            self._died_at[worker.number] = time.monotonic()
 
     def leave_out(self, worker: int, clients: list[Client]) -> None:
         """Do not give these clients to the successor of a worker: another one may have them."""
@@ -99,7 +88,5 @@ class Succession:
     def on_taken_over(self, worker: int, clients: int) -> None:
         """A successor serves so many clients of its predecessor."""
         self._culprits.on_taken_over(worker)
-        self._succeeding.discard(worker)
-        self._taken_over.unpark_all()
         milliseconds = round((time.monotonic() - self._died_at[worker]) * 1_000)
         self._events.emit(WorkerTookOver(worker=worker, clients=clients, milliseconds=milliseconds))

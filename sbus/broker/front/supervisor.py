@@ -12,7 +12,6 @@ watchdog.
 
 import math
 import os
-import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,6 +23,7 @@ from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.front.fork_server import CLOSER, ForkServer, Pong, WorkerExited, WorkerForked
 from sbus.broker.front.reaper import Reaper
+from sbus.broker.front.supervised_worker import SupervisedWorker
 from sbus.broker.ipc import worker_protocol as protocol
 from sbus.broker.ipc.worker_link import WorkerLink
 from sbus.errors import SbusError
@@ -53,44 +53,11 @@ class WorkerObserver(Protocol):
         """A closer was forked, or has ended."""
 
     def worker_event(self, worker: int, event: protocol.WorkerEvent) -> None:
-        """A worker sent an event that is not about its own life."""
+        """A worker sent an event."""
 
     async def worker_died(self, worker: int) -> None:
         """A worker has died and was reaped, and this was its last event. Its successor is forked
         when this returns."""
-
-
-class SupervisedWorker:
-    """The process that has this number now, or had it last."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.link: WorkerLink | None = None
-        """From the moment it is asked for until it has ended."""
-        self.pid = 0
-        self.pidfd = -1
-        self.is_serving = False
-        self.has_quiesced = False
-        self.settings_number = 0
-        """Of the settings that it has applied; 0 for those of the start."""
-        self.forked_at = 0.0
-        """By `time.monotonic`."""
-        self.deaths = 0
-        self.restart_delay_seconds = 0.0
-
-    @property
-    def is_running(self) -> bool:
-        return self.link is not None
-
-    @property
-    def age_seconds(self) -> float:
-        """Since it was forked."""
-        return time.monotonic() - self.forked_at
-
-    def kill(self) -> None:
-        if self.pidfd >= 0:
-            with suppress(ProcessLookupError):  # the event that it has exited is on its way
-                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
 
 class Supervisor:
@@ -123,7 +90,7 @@ class Supervisor:
         self._changed = trio.lowlevel.ParkingLot()
 
     async def run(self, nursery: trio.Nursery, observer: WorkerObserver) -> None:
-        """Start all workers; returns once they serve, leaving tasks in `nursery`.
+        """Start all workers; returns once they have started, leaving tasks in `nursery`.
 
         Raises SbusError when one dies before `start_replacing`.
         """
@@ -132,7 +99,7 @@ class Supervisor:
         nursery.start_soon(self._watch_fork_server)
         for worker in self.workers:
             self._fork(worker)
-        await self._wait_for(lambda: all(worker.is_serving for worker in self.workers))
+        await self._wait_for(lambda: all(worker.has_started for worker in self.workers))
         nursery.start_soon(self._watch_heartbeats)
 
     def delay_replacing(self) -> None:
@@ -143,6 +110,10 @@ class Supervisor:
         """From now on a worker that dies is replaced. Before this, the bus cannot start."""
         self._has_started = True
         self._replaces.set()
+
+    async def wait_for_successors(self) -> None:
+        """Wait until all successors of workers that have died serve their clients."""
+        await self._wait_for(lambda: not any(worker.is_succeeding for worker in self.workers))
 
     def stop_replacing(self) -> None:
         """From now on no worker is replaced."""
@@ -176,15 +147,10 @@ class Supervisor:
             self._on_event(worker, event)
 
     def _on_event(self, worker: SupervisedWorker, event: protocol.WorkerEvent) -> None:
+        worker.note(event)
         if isinstance(event, protocol.WorkerReady):
-            worker.is_serving = True
             self._emit_started(worker)
-        elif isinstance(event, protocol.WorkerQuiesced):
-            worker.has_quiesced = True
-        elif isinstance(event, protocol.SettingsApplied):
-            worker.settings_number = max(worker.settings_number, event.number)
-        else:
-            self._observer.worker_event(worker.number, event)
+        self._observer.worker_event(worker.number, event)
         self._changed.unpark_all()
 
     async def _watch_fork_server(self) -> None:
@@ -209,22 +175,22 @@ class Supervisor:
                 worker.pid, worker.pidfd = event.pid, event.pidfd
                 self._emit_started(worker)
             else:
-                await self._handle_exit(worker, event.status)
+                self._handle_exit(worker, event.status)
             self._changed.unpark_all()
 
     def _emit_started(self, worker: SupervisedWorker) -> None:
-        """A worker has started when it says that it serves and its pid is known."""
-        if worker.is_serving and worker.pid:
+        """A worker has started when it says so and its pid is known."""
+        if worker.has_started and worker.pid:
             self._events.emit(WorkerStarted(worker=worker.number, worker_pid=worker.pid))
 
-    async def _handle_exit(self, worker: SupervisedWorker, status: int) -> None:
+    def _handle_exit(self, worker: SupervisedWorker, status: int) -> None:
         worker.deaths += 1
         if worker.link is not None:
             for event in worker.link.unread_events():
                 self._on_event(worker, event)
             worker.link.close()
             worker.link = None
-        worker.is_serving = False
+        worker.note_exit()
         if worker.pidfd >= 0:
             os.close(worker.pidfd)
             worker.pidfd = -1
@@ -236,9 +202,12 @@ class Supervisor:
         if not self._has_started:
             raise SbusError(f"worker {worker.number} did not start")
         self._delay_restart(worker)
+        self._nursery.start_soon(self._replace, worker)
+
+    async def _replace(self, worker: SupervisedWorker) -> None:
         await self._reaper.reap(worker.number)
         await self._observer.worker_died(worker.number)
-        self._nursery.start_soon(self._restart, worker)
+        await self._restart(worker)
 
     def _delay_restart(self, worker: SupervisedWorker) -> None:
         """Decide after which time a worker is forked again that has just ended."""

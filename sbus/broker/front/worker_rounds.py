@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import trio
 
-from sbus.broker.front.succession import Succession
 from sbus.broker.front.supervisor import Supervisor
 from sbus.broker.ipc.upgrade_link import UpgradeFailed
 from sbus.broker.ipc.worker_protocol import Done, WorkerCommand
@@ -13,9 +12,8 @@ from sbus.broker.ipc.worker_protocol import Done, WorkerCommand
 class WorkerRounds:
     """Of one bus. There is one round at a time."""
 
-    def __init__(self, supervisor: Supervisor, succession: Succession) -> None:
+    def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
-        self._succession = succession
         self._number = 0
         """Of the last round. An answer to an earlier one, which was given up, means nothing."""
         self._unanswered: set[int] = set()
@@ -39,7 +37,7 @@ class WorkerRounds:
 
     async def begin(self) -> None:
         """Wait until all workers serve; from then on a worker's death fails every round."""
-        await self._succession.wait_for_successors()
+        await self._supervisor.wait_for_successors()
         self._why_not = ""
 
     async def run(self, command: Callable[[int], WorkerCommand]) -> None:

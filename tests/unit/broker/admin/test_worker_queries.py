@@ -1,6 +1,5 @@
 """Queries to workers: replies are collected, and nothing is waited for that will not come."""
 
-from collections.abc import Sequence
 from typing import cast
 
 import msgspec
@@ -8,9 +7,10 @@ import trio
 import trio.testing
 
 from sbus.broker.admin.worker_queries import REPLY_SECONDS_MAX, WorkerQueries
+from sbus.broker.front.supervised_worker import SupervisedWorker
 from sbus.broker.front.supervisor import Supervisor
 from sbus.broker.ipc.queries import ActivityQuery
-from sbus.broker.ipc.worker_protocol import QueryReply, RunQuery
+from sbus.broker.ipc.worker_protocol import QueryReply, RunQuery, WorkerReady
 
 QUERY = ActivityQuery([1])
 
@@ -20,7 +20,9 @@ class Scene:
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.nursery = nursery
-        self.workers: Sequence[int] = (0, 1)
+        self.workers = [SupervisedWorker(number) for number in (0, 1)]
+        for worker in self.workers:
+            worker.note(WorkerReady())
         self.asked: list[tuple[int, RunQuery]] = []
         self.queries = WorkerQueries(cast(Supervisor, self))
         self.result: tuple[dict[int, str], list[int]] | None = None
@@ -48,6 +50,17 @@ async def test_every_worker_is_asked_and_every_reply_returned(nursery: trio.Nurs
     assert scene.result is None
     await scene.reply(0, "a")
     assert scene.result == ({0: "a", 1: "b"}, [])
+
+
+async def test_a_successor_that_has_not_taken_over_is_not_asked(nursery: trio.Nursery) -> None:
+    """It would answer that it has no clients."""
+    scene = Scene(nursery)
+    scene.workers[1].note_exit()
+    scene.workers[1].note(WorkerReady())
+    await scene.ask()
+    assert scene.asked == [(0, RunQuery(1, QUERY))]
+    await scene.reply(0, "a")
+    assert scene.result == ({0: "a"}, [1])
 
 
 async def test_a_worker_that_dies_is_not_waited_for(nursery: trio.Nursery) -> None:
@@ -78,6 +91,6 @@ async def test_a_late_reply_is_dropped(
 
 async def test_no_worker_is_waited_for_if_none_is_asked(nursery: trio.Nursery) -> None:
     scene = Scene(nursery)
-    scene.workers = ()
+    scene.workers = []
     await scene.ask()
     assert scene.result == ({}, [])

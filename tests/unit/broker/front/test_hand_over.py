@@ -51,7 +51,7 @@ class Parts:
 
     def __init__(self) -> None:
         self.done: list[str] = []
-        self.rounds = WorkerRounds(cast(Any, self), cast(Any, self))
+        self.rounds = WorkerRounds(cast(Any, self))
         self.is_replaced = True
         self.is_ending = False
         self.dies_when_frozen = False
@@ -71,7 +71,6 @@ class Parts:
     def stop_replacing(self) -> None:
         self.done.append("stop replacing")
 
-    # -- as the succession
     async def wait_for_successors(self) -> None:
         if not self.is_replaced:
             await trio.sleep_forever()

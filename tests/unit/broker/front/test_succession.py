@@ -155,18 +155,6 @@ async def test_few_clients_wait_for_a_successor_that_is_slow(world: World) -> No
     assert len(world.sent) == 50, "each may take one more descriptor"
 
 
-async def test_successors_are_waited_for_until_they_serve(
-    world: World, autojump_clock: trio.testing.MockClock
-) -> None:
-    await world.succession.wait_for_successors()
-    await world.replace()
-    with trio.move_on_after(1) as scope:
-        await world.succession.wait_for_successors()
-    assert scope.cancelled_caught
-    world.succession.on_taken_over(0, 0)
-    await world.succession.wait_for_successors()
-
-
 async def test_the_log_says_how_long_it_took(world: World) -> None:
     await world.replace()
     world.succession.on_taken_over(0, 12)

@@ -24,6 +24,7 @@ from sbus.broker.ipc.worker_protocol import (
     Quiesce,
     SettingsApplied,
     Stop,
+    TookOver,
     WorkerCommand,
     WorkerEvent,
     WorkerQuiesced,
@@ -121,8 +122,11 @@ class Scene:
         self.memory.lock.open()
         self.fork_server = FakeForkServer()
         self.closer_events: list[WorkerForked | WorkerExited] = []
-        self.worker_events: list[tuple[int, WorkerEvent]] = []
+        self.worker_events: list[tuple[int, ClientLeft]] = []
         self.deaths: list[int] = []
+        self.may_go_on = trio.Event()
+        """What follows a death waits for this."""
+        self.may_go_on.set()
         self.forks: list[int] = []
         self.lines: list[str] = []
         self.killed: list[int] = []
@@ -148,9 +152,11 @@ class Scene:
         self.closer_events.append(event)
 
     def worker_event(self, worker: int, event: WorkerEvent) -> None:
-        self.worker_events.append((worker, event))
+        if isinstance(event, ClientLeft):
+            self.worker_events.append((worker, event))
 
     async def worker_died(self, worker: int) -> None:
+        await self.may_go_on.wait()
         self.deaths.append(worker)
 
     async def serve(self) -> None:
@@ -329,11 +335,58 @@ async def test_without_descriptors_a_worker_is_replaced_later(
     assert attempts_at[-1] - attempts_at[0] > 0.5, "it asked again and again without a pause"
 
 
-async def test_only_workers_that_serve_are_available(scene: Scene) -> None:
+async def test_only_workers_that_serve_are_available(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A successor serves once it has taken over."""
     await scene.serve()
     assert await scene.supervisor.wait_for_available_workers() == [0, 1, 2]
-    scene.supervisor.workers[1].is_serving = False
+    await scene.kill(1)
     assert await scene.supervisor.wait_for_available_workers() == [0, 2]
+    await trio.sleep(SOON_SECONDS)
+    assert scene.fork_server.forks[-1] == 1
+    await scene.send(1, WorkerReady())
+    assert await scene.supervisor.wait_for_available_workers() == [0, 2]
+    await scene.send(1, TookOver(0))
+    assert await scene.supervisor.wait_for_available_workers() == [0, 1, 2]
+
+
+async def test_a_successor_is_waited_for_from_the_death_until_it_has_taken_over(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    await scene.serve()
+    await scene.supervisor.wait_for_successors()
+    waiting = trio.Event()
+
+    async def wait() -> None:
+        await scene.supervisor.wait_for_successors()
+        waiting.set()
+
+    scene.may_go_on = trio.Event()
+    await scene.kill(1)
+    scene.nursery.start_soon(wait)
+    await trio.testing.wait_all_tasks_blocked()
+    assert not waiting.is_set()
+    scene.may_go_on.set()
+    await trio.sleep(SOON_SECONDS)
+    await scene.send(1, WorkerReady())
+    assert not waiting.is_set()
+    await scene.send(1, TookOver(0))
+    assert waiting.is_set()
+
+
+async def test_answers_of_the_fork_server_and_other_deaths_do_not_wait_for_what_follows_a_death(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    scene.notifier.watchdog_seconds = 4.0
+    await scene.serve()
+    scene.may_go_on = trio.Event()
+    await scene.kill(1)
+    fed = len(scene.notifier.fed_at)
+    await scene.kill(2)
+    assert [worker.is_running for worker in scene.supervisor.workers] == [True, False, False]
+    await trio.sleep(3)
+    assert len(scene.notifier.fed_at) > fed
 
 
 async def test_a_worker_that_does_not_read_its_commands_gets_no_clients(scene: Scene) -> None:

@@ -6,7 +6,6 @@ import pytest
 import trio
 import trio.testing
 
-from sbus.broker.front.succession import Succession
 from sbus.broker.front.supervisor import Supervisor
 from sbus.broker.front.worker_rounds import WorkerRounds
 from sbus.broker.ipc.upgrade_link import UpgradeFailed
@@ -38,7 +37,7 @@ def supervisor() -> FakeSupervisor:
 
 @pytest.fixture
 def rounds(supervisor: FakeSupervisor) -> WorkerRounds:
-    return WorkerRounds(cast(Supervisor, supervisor), cast(Succession, supervisor))
+    return WorkerRounds(cast(Supervisor, supervisor))
 
 
 class Round:
