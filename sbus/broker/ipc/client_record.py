@@ -12,7 +12,7 @@ import msgspec
 from sbus.errors import SbusError
 from sbus.protocol.controls import FloodControl
 
-VERSION: Final = (1, 1)
+VERSION: Final = (1, 2)
 """Major and minor."""
 PATTERNS_BYTES_MAX: Final = 48 * 1024
 """Of the patterns of a record, which has to fit a packet of a link."""
@@ -115,6 +115,8 @@ class ClientSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the kernel keeps more for it, on its user's account."""
     awaits_self_service: bool = False
     """Whether it has asked what the bus has of its user, and has no answer yet."""
+    fault: tuple[str, str] | None = None
+    """The code and text of the reason for which the client is to be disconnected."""
     departure: Departure | None = None
     """Of a client that is not served any more; nothing else is known of it then."""
 

@@ -23,7 +23,7 @@ from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.session import Session
 from sbus.broker.worker.sessions import Sessions
 from sbus.broker.worker.subscriptions import Subscriptions
-from sbus.errors import ClientFault
+from sbus.errors import ClientFault, Misbehaviour
 from sbus.protocol.secret_keys import begins_secret
 
 
@@ -172,12 +172,16 @@ class SnapshotRestorer:
             self._command.fail("the table has no room for the names of all clients")
         session.received_us = snapshot.received_us
         session.restore_pending(session.packets, snapshot.unanswered)
+        if snapshot.fault is not None:
+            session.outbox.fault = Misbehaviour(*snapshot.fault)
         self._sessions.begin_serving(session)
         self._context.client_events.arrives(session)
         if snapshot.has_large_buffer:
             limits = self._context.settings.limits
             self._sessions.send_buffers.restore(session.sock, session.account, limits)
         session.outbox.resume_backlog()
+        if session.outbox.fault is not None:  # nothing more is delivered to it
+            session.outbox.close()
         if snapshot.is_stalled and session.backpressure is not None:
             session.backpressure.stall()
         session.awaits_self_service = snapshot.awaits_self_service

@@ -107,13 +107,6 @@ class SnapshotWriter:
             while self._context.receipts.open:  # the other workers deliver what has its place
                 yield False
             self._sequencer.barrier()
-            for session in list(self._sessions):
-                if session.outbox.fault is None:
-                    continue
-                if session.name:  # that it leaves has to be told
-                    self._command.fail("a client with a name is to be disconnected first")
-                else:
-                    self._sessions.expel(session, session.outbox.fault)
             for sessions in pieces(list(self._sessions), _units_of):
                 append_records(memfd, (self._encode(it, self._snapshot(it)) for it in sessions))
                 yield True
@@ -130,6 +123,7 @@ class SnapshotWriter:
             os.close(memfd)
 
     def _snapshot(self, session: Session) -> ClientSnapshot:
+        fault = session.outbox.fault
         return msgspec.structs.replace(
             self._description(session),
             received_us=session.received_us,
@@ -137,6 +131,7 @@ class SnapshotWriter:
             is_stalled=session.is_stalled,
             has_large_buffer=self._sessions.send_buffers.has_large(session.sock, session.account),
             awaits_self_service=session.awaits_self_service,
+            fault=None if fault is None else (fault.code, fault.text),
         )
 
 

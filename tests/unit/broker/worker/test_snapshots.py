@@ -25,6 +25,7 @@ from sbus.broker.ipc.worker_protocol import (
     WorkerCommand,
 )
 from sbus.broker.worker.snapshot_writer import _changes_of_pending
+from sbus.errors import Misbehaviour
 from sbus.limits import Limits
 from sbus.shared.accounts import WAITING_BYTES
 from tests.fuzz.one_process_bus import CREDENTIALS, WORKERS, OneProcessBus, one_process_bus
@@ -344,6 +345,23 @@ def test_clients_that_are_being_disconnected_still_are(two: Succession, is_early
     two.new.settle()
     assert reader.ended
     assert two.new.gone == {reader.number: "unknown-word"}
+
+
+def test_a_client_with_a_name_that_is_to_be_disconnected_still_is(two: Succession) -> None:
+    """It had no turn any more in which the old bus could have done so."""
+    named, watcher = two.old.connect(0), two.old.connect(1)
+    tell(two.old, watcher, b"SUB !/presence/*/*")
+    tell(two.old, named, b"CMSG !/notices/on", b"CMSG !/join\0n")
+    watcher.read()
+    two.begin()
+    session = two.old.workers[0].sessions[named.number]
+    session.outbox.fault = Misbehaviour("too-slow", "its socket was full")
+    two.adopt()
+    two.commit()
+    assert named.read()[-1] == b"CMSG !/error\0too-slow its socket was full"
+    assert [packet for packet in watcher.read() if b"leave" in packet]
+    two.new.settle()
+    assert two.new.gone == {named.number: "too-slow"}
 
 
 @with_limits(SMALL_BUFFERS)
