@@ -26,7 +26,9 @@ def check_sockets(pids: Iterable[int]) -> None:
 def sockets(pid: int) -> Iterator[tuple[int, int]]:
     """The descriptors of a process for such sockets, and the inodes of these."""
     with suppress(FileNotFoundError, ProcessLookupError):
-        inodes = set(_BOUND_SEQPACKET.findall(Path(f"/proc/{pid}/net/unix").read_text()))
+        inodes = set(
+            _BOUND_SEQPACKET.findall(Path(f"/proc/{pid}/net/unix").read_text(errors="replace"))
+        )
         for fd in os.listdir(f"/proc/{pid}/fd"):
             with suppress(FileNotFoundError):
                 inode = os.readlink(f"/proc/{pid}/fd/{fd}").removeprefix("socket:[")[:-1]
