@@ -53,7 +53,8 @@ class Facts:
     receivers: Rows
     fan_out: Rows
     unheard: Rows
-    """The prefixes with messages that nobody received, as in `fan_out.deliveries`."""
+    """The prefixes with messages that nobody received, as in `flows.deliveries`. Both are without
+    the recorder's own probes, which no client is to receive."""
     users: Rows
     slow: Rows
     slow_count: int
@@ -137,11 +138,12 @@ class _Jobs:
     def flows(self) -> Row:
         sent = senders(self.messages, **self.by_prefix)
         asked = receivers(self.messages, self.events, **self.by_prefix)
-        unheard = deliveries(self.messages, **self.by_prefix).where("unheard > 0")
+        others = self.messages.where(~is_probe())
+        unheard = deliveries(others, **self.by_prefix).where("unheard > 0")
         return {
             "senders": collect(sent.limit(FLOWS_MAX)),
             "receivers": collect(asked.limit(FLOWS_MAX)),
-            "fan_out": collect(fan_out(self.messages)),
+            "fan_out": collect(fan_out(others)),
             "unheard": collect(unheard.orderBy(F.desc("unheard"), "prefix").limit(ROWS_MAX)),
             "users": collect(users(self.messages, self.clients, self.events).limit(ROWS_MAX)),
         }

@@ -94,7 +94,7 @@ def _environment(facts: Facts) -> Environment:
         duration=units.duration,
         milliseconds=lambda value: units.microseconds(value * 1000),
         one_line=one_line,
-        share=lambda part, whole: f"{100 * part / whole:.1f} %" if whole else "",
+        share=lambda part, whole: f"{100 * part / whole:.1f}\N{NO-BREAK SPACE}%" if whole else "",
         shortened=shortened,
         size=units.size,
         thousands=lambda value, digits=0: f"{value:,.{digits}f}",
