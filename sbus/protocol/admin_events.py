@@ -4,7 +4,7 @@ Each request that changes something or monitors messages is an event of its own,
 that asked. The event of its effect follows.
 """
 
-from sbus.protocol.event import ERROR, NOTICE, WARNING, LoggedEvent, Process
+from sbus.protocol.event import ERROR, INFO, NOTICE, WARNING, LoggedEvent, Process
 
 
 class AdministratorActed(LoggedEvent, frozen=True, kw_only=True):
@@ -17,12 +17,19 @@ class AdministratorActed(LoggedEvent, frozen=True, kw_only=True):
     """Each as NAME=VALUE; cut if they are long."""
 
 
-class MonitorEnded(LoggedEvent, frozen=True, kw_only=True):
-    priority = NOTICE
-    template = "administrator of uid {uid}, pid {pid} ({program}) has ended: {verb} {arguments}"
+class MonitorBegan(LoggedEvent, frozen=True, kw_only=True):
+    priority = INFO
+    template = "administrator of uid {uid}, pid {pid} ({program}) monitors messages: {arguments}"
 
     who: Process
-    verb: str
+    arguments: str
+
+
+class MonitorEnded(LoggedEvent, frozen=True, kw_only=True):
+    priority = INFO
+    template = "administrator of uid {uid}, pid {pid} ({program}) monitors no more: {arguments}"
+
+    who: Process
     arguments: str
     """As of the event of its beginning."""
 

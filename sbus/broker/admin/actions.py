@@ -14,20 +14,20 @@ from sbus.protocol import admin
 from sbus.unix.credentials import peer_credentials
 from sbus.unix.peer_process import peer_program
 
-_ACTIONS: Final = (
+_CHANGES: Final = (
     *(admin.Kick, admin.Move, admin.Drain, admin.Limit, admin.Reload, admin.Upgrade),
-    *(admin.TakeOver, admin.Monitor),
+    admin.TakeOver,
 )
 _ENVELOPE: Final = ("id", "version")
 _ARGUMENTS_CHARACTERS_MAX = 200
 
 
-def is_action(request: admin.Request) -> bool:
-    """Whether a request is recorded; `limit` without limits only asks for them."""
-    return isinstance(request, _ACTIONS) and getattr(request, "limits", True) != {}
+def is_change(request: admin.Request) -> bool:
+    """Whether a request changes something; `limit` without limits only asks for them."""
+    return isinstance(request, _CHANGES) and getattr(request, "limits", True) != {}
 
 
-def describe_action(request: admin.Request, sock: socket.socket) -> dict[str, Any]:
+def describe_request(request: admin.Request, sock: socket.socket) -> dict[str, Any]:
     """The fields of an event about this request of the administrator at the other end."""
     own = peer_credentials(sock)
     given = {
@@ -38,6 +38,5 @@ def describe_action(request: admin.Request, sock: socket.socket) -> dict[str, An
     arguments = msgspec.json.encode(given).decode()[1:-1] if given else ""
     return {
         "who": describe_process(own, peer_program(sock, own.pid)),
-        "verb": str(request.__struct_config__.tag),
         "arguments": arguments[:_ARGUMENTS_CHARACTERS_MAX],
     }

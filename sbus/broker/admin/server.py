@@ -14,7 +14,7 @@ from functools import partial
 import msgspec
 import trio
 
-from sbus.broker.admin.actions import describe_action, is_action
+from sbus.broker.admin.actions import describe_request, is_change
 from sbus.broker.admin.request_codec import (
     AdminFault,
     Handlers,
@@ -138,8 +138,10 @@ class AdminServer:
             head = parse_head(packet)
             number = head.id
             request = parse_request(head, packet)
-            if is_action(request):
-                self._events.emit(AdministratorActed(**describe_action(request, sock)))
+            if is_change(request):
+                verb = str(request.__struct_config__.tag)
+                acted = AdministratorActed(verb=verb, **describe_request(request, sock))
+                self._events.emit(acted)
             taker = self._takers.get(type(request))
             if taker is not None:
                 await taker(request, sock, partial(self._reply, sock, number))

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import trio
 
-from sbus.broker.admin.actions import describe_action
+from sbus.broker.admin.actions import describe_request
 from sbus.broker.admin.request_codec import AdminFault, Reply, Takers
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.emitter import EventEmitter
@@ -24,7 +24,7 @@ from sbus.broker.front.supervisor import Supervisor
 from sbus.broker.ipc.worker_protocol import StartStream, StopStream, StreamStarted
 from sbus.errors import ClientFault
 from sbus.protocol import admin
-from sbus.protocol.admin_events import MonitorEnded
+from sbus.protocol.admin_events import MonitorBegan, MonitorEnded
 from sbus.protocol.admin_results import MonitorResult
 from sbus.protocol.admin_streams import Ended
 from sbus.protocol.keys import DIALECTS, check_pattern
@@ -97,8 +97,10 @@ class StreamRegistry:
         else:
             command = StartStream(self._last_number, "events")
         copy, own = _copies(sock)
-        stream = _Stream(command, copy, describe_action(request, sock))
+        stream = _Stream(command, copy, describe_request(request, sock))
         self._streams[command.stream] = stream
+        if command.kind == "messages":
+            self._events.emit(MonitorBegan(**stream.description))
         if command.kind == "events":
             self._events.open_stream(stream.number, own.detach(), self._nursery.start_soon)
         else:
