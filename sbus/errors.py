@@ -20,6 +20,10 @@ class ConfigurationError(SbusError):
     """A request or setting is not possible; the text says why and what to do."""
 
 
+class PackageMissing(ConfigurationError):
+    """A command needs a package that comes with an extra of this one."""
+
+
 class AddressError(ConfigurationError):
     """An address cannot be understood, bound or connected to."""
 

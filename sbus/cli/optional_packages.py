@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from sbus.errors import ConfigurationError
+from sbus.errors import PackageMissing
 
 
 @contextmanager
 def needs_packages(extras: Mapping[str, str]) -> Iterator[None]:
-    """Raise a ConfigurationError if one of these packages is missing; it names the extra that
+    """Raise PackageMissing if one of these packages is missing; it names the extra that
     installs the package."""
     try:
         yield
@@ -17,6 +17,6 @@ def needs_packages(extras: Mapping[str, str]) -> Iterator[None]:
         if package not in extras:
             raise
         name = package.replace("_", "-")
-        raise ConfigurationError(
+        raise PackageMissing(
             f"this needs the package {name}: pip install 'sbusd[{extras[package]}]'"
         ) from error

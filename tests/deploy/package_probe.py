@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.deploy.sandbox_probe import BUS, systemctl, until
+from tests.deploy.sandbox_probe import BUS, CONFIG, systemctl, until
 from tests.deploy.store_probe import CLIENTS, USERS, Clients, connect, front
 from tests.support.admin import Admin
 
@@ -46,17 +46,22 @@ class Asker:
         self._client.close()
 
 
-def install(package: str) -> str:
-    """Install it; what that prints."""
+def dpkg(*words: str | Path) -> tuple[int, str]:
+    """The status and what it prints."""
     done = subprocess.run(
-        ["dpkg", *QUICK, "-i", PACKAGES / package],
+        ["dpkg", *QUICK, *words],
         env=ENVIRONMENT,
         capture_output=True,
         timeout=INSTALL_SECONDS_MAX,
         check=False,
     )
-    printed = (done.stdout + done.stderr).decode()
-    assert done.returncode == 0, printed
+    return done.returncode, (done.stdout + done.stderr).decode()
+
+
+def install(package: str, expected_status: int = 0) -> str:
+    """Install it; what that prints."""
+    status, printed = dpkg("-i", PACKAGES / package)
+    assert status == expected_status, printed
     return printed
 
 
@@ -65,11 +70,11 @@ def version() -> str:
         return str(admin.ask("version")["version"])
 
 
-def installed(package: str, clients: Clients) -> dict[str, Any]:
+def installed(package: str, clients: Clients, expected_status: int = 0) -> dict[str, Any]:
     """What clients notice while this package is installed."""
     before = front()
     with Asker() as asker:
-        printed = install(package)
+        printed = install(package, expected_status)
     return {
         "version": version(),
         "is another process": front() not in (0, before),
@@ -77,6 +82,28 @@ def installed(package: str, clients: Clients) -> dict[str, Any]:
         "longest wait": asker.longest_s,
         "printed": printed,
     }
+
+
+def with_a_newer_setting(clients: Clients) -> dict[str, Any]:
+    """An older package is installed while the configuration has a setting that it does not know."""
+    good = CONFIG.read_text()
+    CONFIG.write_text(good.replace("[bus]", "[bus]\nsetting_of_a_later_version = 1", 1))
+    seen = installed("new.deb", clients, expected_status=1)
+    CONFIG.write_text(good)
+    status, printed = dpkg("--configure", "sbus")
+    return {**seen, "configured": status, "printed then": printed}
+
+
+def purged() -> list[str]:
+    """What is still enabled when a package is purged of which everything was enabled."""
+    units = ("sbus-recorder.service", "sbus-bridge.service", "sbus-metrics.socket")
+    for unit in units:
+        systemctl("enable", unit)
+    links = list(Path("/etc/systemd").rglob("*.wants/sbus*"))
+    assert len(links) == len(units) + 2, links
+    status, printed = dpkg("--purge", "sbus")
+    assert status == 0, printed
+    return [str(path) for path in Path("/etc/systemd").rglob("*.wants/sbus*")]
 
 
 def main() -> None:
@@ -87,11 +114,16 @@ def main() -> None:
         "first": version(),
         "upgrade": installed("new.deb", clients),
         "downgrade": installed("old.deb", clients),
-        "broken": installed("broken.deb", clients),
+        "changed unit": installed("unit.deb", clients),
+        "broken": installed("broken.deb", clients, expected_status=1),
+        "mended": install("old.deb"),
+        "newer setting": with_a_newer_setting(clients),
+        "running without a client": systemctl("is-enabled", "sbusd.service"),
         "state": systemctl("is-active", "sbusd.service"),
         "stderr": Path("/run/t/stderr").read_text(),
     }
     clients.close()
+    seen["still enabled"] = purged()
     print(json.dumps(seen))
 
 

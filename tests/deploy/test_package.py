@@ -25,7 +25,8 @@ PROJECT = Path(__file__).resolve().parents[2]
 BUILD_SECONDS_MAX = 600.0
 OLD, NEW = "0.1.0", "0.1.1"
 BROKEN = "import sys\nassert not sys.argv[0].endswith('sbusd')\n"
-GOES_ON = "the bus goes on with the earlier version"
+GOES_ON = "the bus goes on with the version that ran before"
+UNIT_CHANGED = "sbusd.service has changed"
 PAUSE_MS_MAX = 250
 WAIT_SECONDS_MAX = 20.0
 """Of which the pause is a small part: dpkg and the new program keep both processors busy."""
@@ -146,8 +147,11 @@ def test_it_runs_from_any_directory(root: Path, tmp_path: Path) -> None:
 
 
 # -- installed over another version ----------------------------------------------------------------
-def with_version(package: Path, version: str, path: Path, more: str = "") -> None:
-    """Make another package, which differs only in its version, and in what its module does."""
+def with_version(
+    package: Path, version: str, path: Path, more: str = "", unit_line: str = ""
+) -> None:
+    """Make another package, which differs only in its version, in what its module does, and in a
+    line of its unit."""
     root = path.with_suffix("")
     subprocess.run(["dpkg-deb", "-R", package, root], check=True)
     source = root / "usr/lib/sbus/sbus/version.py"
@@ -155,6 +159,9 @@ def with_version(package: Path, version: str, path: Path, more: str = "") -> Non
     source.write_text(source.read_text() + more)
     mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
     py_compile.compile(str(source), invalidation_mode=mode, doraise=True)
+    if unit_line:
+        unit = root / "usr/lib/systemd/system/sbusd.service"
+        unit.write_text(unit.read_text().replace("[Service]\n", f"[Service]\n{unit_line}\n"))
     control = root / "DEBIAN/control"
     control.write_text(re.sub(r"(?m)^Version: .*", f"Version: {version}", control.read_text()))
     options = ("-Znone", "--root-owner-group")
@@ -169,6 +176,7 @@ def installed(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     with_version(package, OLD, packages / "old.deb")
     with_version(package, NEW, packages / "new.deb")
     with_version(package, NEW, packages / "broken.deb", BROKEN)
+    with_version(package, OLD, packages / "unit.deb", unit_line="Nice=1")
     return booted.boot(package_probe.__name__, packages)
 
 
@@ -183,6 +191,7 @@ def test_clients_stay_connected_when_another_version_is_installed(
     assert seen["is another process"]
     assert seen["lost"] == NOTHING
     assert GOES_ON not in seen["printed"]
+    assert UNIT_CHANGED not in seen["printed"]
     assert seen["longest wait"] < WAIT_SECONDS_MAX
     assert installed["state"] == "active"
 
@@ -193,11 +202,44 @@ def test_a_version_that_does_not_start_changes_nothing(installed: Any) -> None:
     assert not seen["is another process"]
     assert seen["lost"] == NOTHING
     assert GOES_ON in seen["printed"]
+    assert "the next start of the bus will fail" in seen["printed"]
+
+
+def test_a_change_of_the_unit_is_told(installed: Any) -> None:
+    seen = installed["changed unit"]
+    assert f"{UNIT_CHANGED}, and is in force in full only after" in seen["printed"]
+    assert seen["lost"] == NOTHING
+
+
+def test_a_version_that_does_not_know_a_setting_is_not_configured_until_that_is_mended(
+    installed: Any,
+) -> None:
+    seen = installed["newer setting"]
+    assert "setting_of_a_later_version: there is no such field" in seen["printed"]
+    assert "the next start of the bus will fail" in seen["printed"]
+    assert seen["lost"] == NOTHING
+    assert seen["configured"] == 0, seen["printed then"]
+
+
+def test_the_bus_starts_with_the_host(installed: Any) -> None:
+    assert installed["running without a client"] == "enabled"
+
+
+def test_a_purge_leaves_nothing_enabled(installed: Any) -> None:
+    assert installed["still enabled"] == []
+
+
+def test_what_recorder_and_bridge_need_is_pinned(root: Path) -> None:
+    for extra, name in (("recorder", "deltalake"), ("bridge", "nats-py")):
+        lock = (root / f"usr/share/sbus/{extra}.lock").read_text()
+        assert re.search(rf"^{name}==\S+", lock, re.M)
+        assert lock.count("--hash=sha256:") >= lock.count("==")
+        assert "\nmsgspec==" not in lock, "the package has it"
 
 
 def test_the_pause_of_a_package_s_upgrade_is_short(installed: Any) -> None:
     pauses = [int(found) for found in re.findall(r"pause: (\d+) ms", installed["stderr"])]
-    assert len(pauses) == 2
+    assert len(pauses) == 5  # upgrade, downgrade, changed unit, and mended twice
     assert max(pauses) < PAUSE_MS_MAX
 
 

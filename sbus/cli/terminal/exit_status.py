@@ -4,11 +4,13 @@
 |---|---|---|
 | succeeds | nothing | 0 |
 | fails: the bus, a file or the system refuses | `COMMAND: reason`, one line | 1 |
+| lacks a package that an extra installs | likewise | 69, for which units start nothing again |
 | is used wrongly | `COMMAND: reason (see COMMAND --help)`, one line | 2 |
 | is interrupted with Ctrl-C | nothing | 130, as for a process that SIGINT ended |
 | loses the reader of its output | nothing | 141, as for one that SIGPIPE ended |
 """
 
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -16,7 +18,7 @@ from typing import Any, NoReturn
 import click
 
 from sbus.cli.terminal.error_output import report_error
-from sbus.errors import SbusError
+from sbus.errors import PackageMissing, SbusError
 from sbus.unix.standard_streams import OUTPUT, hold_standard_numbers, release
 
 FAILED = 1
@@ -58,7 +60,9 @@ class CommandGroup(click.Group):
             raise SystemExit(OUTPUT_CLOSED) from None
         except SbusError as error:
             report_error(str(error), command=self.name)
-            raise SystemExit(FAILED) from None
+            raise SystemExit(
+                os.EX_UNAVAILABLE if isinstance(error, PackageMissing) else FAILED
+            ) from None
         except OSError as error:
             report_error(_describe(error), command=self.name)
             release(OUTPUT)
