@@ -16,10 +16,10 @@
  *     resume                            Resumption in sbus/broker/worker/resumption.py
  *     the loop of `worker`              WorkerMachine in sbus/broker/worker/machine.py
  *
- * Left out are the subscription table, all reasons to wait but a full log, and that what is little
- * is copied from the log before it is walked (OrderedLog.take_piece). A publish batch is one
- * message, each worker delivers it once, and log blocks are of one length, which is the unit of
- * positions.
+ * Left out are the subscription table, and all reasons to wait but a full log. A publish batch is
+ * one message, each worker delivers it once, and log blocks are of one length, which is the unit of
+ * positions. A worker with one log block left to walk may copy it (OrderedLog.take_piece). The
+ * low-water mark is found anew for each append, so the word that keeps it is as high as it can be.
  *
  * The *place* of a message is its number in the total order, counted as the selector is flipped.
  * `due` are the places of messages for this worker's clients that have been neither delivered nor
@@ -64,8 +64,12 @@
 #define BUSY_WAIT 6     /* a message that waits for room is tried again all the time */
 #define LATE_NOTE 7     /* a delivery is noted when it is made */
 #define NO_BATCH 8      /* a message gets its place without the number of its batch */
+#define HIGH_WATER 9    /* the low-water mark that was found last does not fall with the death */
+#define NO_MARGIN 10    /* a copied log block is kept though a dead worker may have written there */
+#define STALE_NOTE 11   /* the delivery under way is not cleared for the next log block */
 
 #define WORKERS 3
+#define SEQUENCES (DEATHS + 1)
 #define RELEASE_BLOCKS (LOG_BLOCKS - 1) /* in use when those that wait for room are released */
 #define NOBODY 255
 #define NONE 255
@@ -74,7 +78,7 @@
 
 /* -- what is shared ---------------------------------------------------------------------------- */
 typedef Words { /* a copy of the control words */
-    byte head, alive, sleeping, waiting;
+    byte head, low, alive, sleeping, waiting;
     byte start[WORKERS], end[WORKERS], cursor[WORKERS];
     byte step_batch[WORKERS], step_end[WORKERS]
 }
@@ -85,7 +89,8 @@ bit selector;
 LogBlock ring[LOG_BLOCKS];
 bool eventfds[WORKERS]; /* written, and not noticed yet */
 byte walked[WORKERS];   /* what is in flight: all before this position has been delivered, */
-bool under_way[WORKERS]; /* the delivery of the log block there may have been made, */
+byte sequence[WORKERS]; /* the number of that, which repeats: more often than deaths, */
+byte under_way[WORKERS]; /* 1 and the number at which a delivery may have been made; 0: cleared, */
 byte batch[WORKERS];    /* and the number of the publish batch that is not delivered; or 0 */
 byte lock_holder = NOBODY;
 
@@ -96,6 +101,7 @@ byte placed;                     /* messages that have a place, which begin with
 byte due[WORKERS];
 byte batch_place[WORKERS];       /* the place of its message, if it has one */
 byte head_due, end_due[WORKERS]; /* the words as the last whole critical section left them */
+bool in_doubt[WORKERS];          /* the delivery of the log block that was begun last was noted */
 byte deaths;
 
 #define MAY_DIE if :: deaths < DEATHS -> deaths++; goto dies :: true fi
@@ -109,6 +115,7 @@ inline enter() {
     spare = 1 - selector;
     d_step {
         words.head = copies[selector].head;
+        words.low = copies[selector].low;
         words.alive = copies[selector].alive;
         words.sleeping = copies[selector].sleeping;
         words.waiting = copies[selector].waiting;
@@ -125,6 +132,7 @@ inline enter() {
         assert(!(words.sleeping & ~words.alive));
         low_water_mark();
         assert(words.head - low <= LOG_BLOCKS || MUTANT == NO_ROOM);
+        assert(words.low <= low);
         low = 0; i = 0
     }
 }
@@ -178,6 +186,7 @@ inline free_lock() {
         }
         i = 0;
         copies[0].head = copies[selector].head; copies[1].head = 0;
+        copies[0].low = copies[selector].low; copies[1].low = 0;
         copies[0].alive = copies[selector].alive; copies[1].alive = 0;
         copies[0].sleeping = copies[selector].sleeping; copies[1].sleeping = 0;
         copies[0].waiting = copies[selector].waiting; copies[1].waiting = 0;
@@ -200,8 +209,15 @@ inline low_water_mark() {
     }
 }
 
+/* A mark that is higher than the word is found; one that is lower is not asked for. */
+inline find_low() {
+    low_water_mark();
+    words.low = (low > words.low -> low : words.low);
+    low = 0; i = 0
+}
+
 inline release_waiting() {
-    d_step { low_water_mark(); has_room = words.head - low <= RELEASE_BLOCKS; low = 0; i = 0 };
+    d_step { find_low(); has_room = words.head - words.low <= RELEASE_BLOCKS };
     if
     :: words.waiting && has_room -> woken = woken | words.waiting; STORE(words.waiting, 0)
     :: else
@@ -224,9 +240,8 @@ inline share_cursor() {
 
 inline append() {
     d_step {
-        low_water_mark();
-        has_room = words.head + 1 - low <= LOG_BLOCKS || MUTANT == NO_ROOM;
-        low = 0; i = 0
+        find_low();
+        has_room = words.head + 1 - words.low <= LOG_BLOCKS || MUTANT == NO_ROOM
     };
     if
     :: words.waiting || !has_room -> STORE(words.waiting, words.waiting | BIT(me)); must_wait = true
@@ -255,6 +270,19 @@ inline append() {
         to = 0
     fi;
     has_room = false
+}
+
+/* Copy a log block, and share that it has been walked. */
+inline take_piece() {
+    if
+    :: cursor + 1 == end ->
+        d_step {
+            piece = (ring[cursor % LOG_BLOCKS].mask & BIT(me) ->
+                     ring[cursor % LOG_BLOCKS].place : NONE);
+            cursor = end; end = 0
+        }
+    :: else
+    fi
 }
 
 inline ask_to_be_woken() {
@@ -300,37 +328,53 @@ inline end_batch() {
     d_step { batch[me] = 0; batch_place[me] = 0 }
 }
 
-inline begin_block() {
+/* Two stores: the position with its number, then the word of the delivery. */
+inline begin_block(position) {
     MAY_DIE;
-    d_step { walked[me] = cursor; under_way[me] = false }
+    d_step { walked[me] = position; sequence[me] = (sequence[me] + 1) % SEQUENCES; in_doubt[me] = false };
+    if
+    :: MUTANT != STALE_NOTE -> MAY_DIE; under_way[me] = 0
+    :: else
+    fi
 }
 
 inline note_delivery() {
     MAY_DIE;
-    under_way[me] = true
+    d_step { under_way[me] = 1 + sequence[me]; in_doubt[me] = true }
+}
+
+inline deliver_noted(message) {
+    if
+    :: MUTANT != LATE_NOTE -> note_delivery()
+    :: else
+    fi;
+    deliver(message);
+    if
+    :: MUTANT == LATE_NOTE -> note_delivery()
+    :: else
+    fi
 }
 
 inline walk() {
+    if
+    :: piece != NONE ->
+        begin_block(cursor - 1);
+        deliver_noted(piece);
+        piece = NONE
+    :: else
+    fi;
     do
     :: cursor < end ->
         if
         :: ring[cursor % LOG_BLOCKS].mask & BIT(me) ->
-            begin_block();
-            if
-            :: MUTANT != LATE_NOTE -> note_delivery()
-            :: else
-            fi;
-            deliver(ring[cursor % LOG_BLOCKS].place);
-            if
-            :: MUTANT == LATE_NOTE -> note_delivery()
-            :: else
-            fi
+            begin_block(cursor);
+            deliver_noted(ring[cursor % LOG_BLOCKS].place)
         :: else
         fi;
         cursor++
     :: else -> end = 0; break
     od;
-    begin_block()
+    begin_block(cursor)
 }
 
 /* -- the steps of a worker: a critical section, a walk, and the effect ------------------------- */
@@ -366,6 +410,7 @@ inline publish() {
 inline walk_on() {
     enter();
     destined_end();
+    take_piece();
     share_cursor();
     if
     :: MUTANT != LATE_ASK -> ask_to_be_woken()
@@ -389,10 +434,11 @@ inline take_effect() {
 /* -- a successor, when it has left its first critical section ---------------------------------- */
 inline resume() {
     if
-    :: under_way[me] && cursor == walked[me] ->
+    :: under_way[me] == 1 + sequence[me] && cursor == walked[me] ->
+        assert(in_doubt[me]);
         admit(ring[cursor % LOG_BLOCKS].place);
         cursor++;
-        begin_block()
+        begin_block(cursor)
     :: else
     fi;
     walk();
@@ -404,7 +450,7 @@ inline resume() {
 
 /* -- the processes ----------------------------------------------------------------------------- */
 proctype worker(byte me) {
-    byte cursor, end, own_place = NONE;
+    byte cursor, end, own_place = NONE, piece = NONE;
     bool is_caught_up = true, must_wait;
     byte spare, others, woken, low, i, to;
     bool has_place, has_room;
@@ -445,7 +491,7 @@ lives:
 goes_on:
         wake();
         if
-        :: end <= cursor && own_place == NONE -> goto lives
+        :: end <= cursor && own_place == NONE && piece == NONE -> goto lives
         :: else
         fi
     };
@@ -467,7 +513,7 @@ dies:
         :: lock_holder == me -> free_lock()
         :: else
         fi;
-        cursor = 0; end = 0; own_place = NONE; is_caught_up = false; must_wait = false;
+        cursor = 0; end = 0; own_place = NONE; piece = NONE; is_caught_up = false; must_wait = false;
         spare = 0; others = 0; woken = 0; low = 0; i = 0; to = 0;
         has_place = false; has_room = false;
         unplaced[me] = 0
@@ -479,10 +525,17 @@ dies:
         words.sleeping = words.sleeping & ~BIT(me);
         words.waiting = words.waiting & ~BIT(me);
         if
-        :: words.end[me] <= walked[me] || words.head - walked[me] <= LOG_BLOCKS ->
+        :: walked[me] >= words.cursor[me] ||
+           words.head + (MUTANT == NO_MARGIN -> 0 : 1) - walked[me] <= LOG_BLOCKS ->
+            words.start[me] = (words.start[me] > walked[me] && walked[me] < words.cursor[me] ->
+                               walked[me] : words.start[me]);
             words.cursor[me] = walked[me]
         :: words.alive = words.alive & ~BIT(me); /* or if its successor will come late */
             words.cursor[me] = words.end[me]
+        fi;
+        if
+        :: MUTANT != HIGH_WATER -> d_step { words.low = 0; find_low() }
+        :: else
         fi;
         release_waiting();
         flip();
@@ -506,7 +559,8 @@ dies:
             STORE(words.end[me], cursor);
             STORE(words.alive, words.alive | BIT(me));
             d_step {
-                walked[me] = cursor; under_way[me] = false; batch[me] = 0; batch_place[me] = 0
+                walked[me] = cursor; under_way[me] = 0; in_doubt[me] = false;
+                batch[me] = 0; batch_place[me] = 0
             }
         fi;
         flip();
