@@ -129,7 +129,7 @@ OPTIONS: Final = (
     _switch("exit_when_empty", "c", "End when the last client has left.", Reload.ALWAYS),
     _switch("group", "g", "Let the group connect.", Reload.WITHOUT_MODE),
     _switch("others", "o", "Let everybody connect.", Reload.WITHOUT_MODE),
-    _switch("replace", "r", "Replace sockets at the addresses that no process has open any more."),
+    _switch("replace", "r", "Replace sockets that no process has open any more, and empty files."),
     Option(
         "admin_address",
         Kind.ADDRESS,

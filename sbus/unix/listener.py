@@ -7,7 +7,8 @@ bound without the group's part of the mode, which it gets once it belongs to the
 addresses have no mode. The file of an inherited socket is neither changed nor removed.
 
 A socket file outlives a process that is killed; then it is *stale*, and `replace` removes it. The
-kernel tells whether a socket is bound to a file.
+kernel tells whether a socket is bound to a file. `replace` also removes an empty file of this
+process's user, which a script may have made to reserve the path, and nothing else.
 """
 
 import errno
@@ -53,11 +54,11 @@ class Listener:
         owned_path: OwnedPath | None,
         *,
         is_inherited: bool = False,
-        has_replaced: bool = False,
+        replaced: str = "",
     ) -> None:
         self.socket = sock
-        self.has_replaced = has_replaced
-        """Whether a stale socket was there before."""
+        self.replaced = replaced
+        """What was removed for it, if anything."""
         self.printable_address = printable_address
         """The address for people and clients; a random one after it was drawn."""
         self.owned_path = owned_path
@@ -104,7 +105,7 @@ def open_listener(
     """Listen at `address`; an AddressError says in one line why that is not possible.
 
     For a path, `mode` is the exact mode of the file, `group` its group if it is not this process's,
-    and `replace` first removes a stale socket. An inherited descriptor is moved to another
+    and `replace` first removes what may be replaced. An inherited descriptor is moved to another
     number, unless it is a standard stream. Not for processes with threads, because the umask of the
     process changes for a moment.
     """
@@ -135,7 +136,7 @@ def _open_bound(
     try:
         # Clients connect from `listen` on, and a connection keeps what the listener had then.
         refuse_descriptors(sock)
-        has_replaced = replace and isinstance(address, PathAddress) and _remove_stale(address)
+        replaced = _remove_old(address) if replace and isinstance(address, PathAddress) else ""
         owned_path = bind(sock, address, mode if group is None else mode & ~stat.S_IRWXG)
     except OSError as error:
         sock.close()
@@ -143,7 +144,7 @@ def _open_bound(
     except BaseException:
         sock.close()
         raise
-    listener = Listener(sock, address.format(), owned_path, has_replaced=has_replaced)
+    listener = Listener(sock, address.format(), owned_path, replaced=replaced)
     if owned_path is not None and group is not None:
         try:
             _give_to_group(owned_path, group, mode)
@@ -188,8 +189,12 @@ def _bind_error(address: BindableAddress, error: OSError) -> AddressError:
     if isinstance(address, AbstractAddress):
         return _in_use(name)
     try:
+        if _is_empty_file(address.path):
+            return AddressError(f"{name} exists and is an empty file: use -r to replace it")
         if _is_no_socket(address.path):
-            return AddressError(f"{name} exists and is not a socket")
+            return AddressError(
+                f"{name} exists and is not a socket: remove it, or name another address"
+            )
         if is_bound(address.path):
             return _in_use(name)
     except OSError as unknown:
@@ -223,23 +228,38 @@ def is_bound(path: str) -> bool:
     return True
 
 
-def _remove_stale(address: PathAddress) -> bool:
-    """Remove a stale socket; whether there was one. Raises AddressError for any other file."""
+def _remove_old(address: PathAddress) -> str:
+    """Remove a stale socket or an empty file; which there was. Raises AddressError for any other
+    file."""
     path, name = address.path, address.format()
     try:
         if not os.path.lexists(path):
-            return False
+            return ""
         with path_lock(path):
-            if _is_no_socket(path):
-                raise AddressError(f"cannot replace {name}: it is not a socket")
-            if is_bound(path):
+            if _is_empty_file(path):
+                removed = f"empty file {name}"
+            elif _is_no_socket(path):
+                raise AddressError(
+                    f"cannot replace {name}: it is not a socket, nor an empty file of user "
+                    f"{os.geteuid()}: remove it, or name another address"
+                )
+            elif is_bound(path):
                 raise AddressError(f"cannot replace {name}: another process listens there")
+            else:
+                removed = f"socket {name}, which a process left behind"
             os.unlink(path)
     except FileNotFoundError:  # another process has just removed it
-        return False
+        return ""
     except OSError as error:
         raise _cannot("replace", name, error) from error
-    return True
+    return removed
+
+
+def _is_empty_file(path: str) -> bool:
+    """Whether this is an empty regular file of this process's user. Raises OSError."""
+    found = os.lstat(path)
+    is_own = found.st_uid == os.geteuid()
+    return stat.S_ISREG(found.st_mode) and is_own and found.st_size == 0
 
 
 def _take_inherited(address: FdAddress, kind: socket.SocketKind) -> socket.socket:

@@ -88,7 +88,8 @@ def test_an_existing_socket_is_replaced_only_on_request(tmp_path: Path) -> None:
     path = tmp_path / "bus"
     admin = tmp_path / "bus.admin"
     admin.write_text("precious")
-    assert failure("-a", str(path)) == f"sbusd: {admin} exists and is not a socket\n"
+    advice = "remove it, or name another address"
+    assert failure("-a", str(path)) == f"sbusd: {admin} exists and is not a socket: {advice}\n"
     assert "it is not a socket" in failure("-ra", str(path))
     assert admin.read_text() == "precious"
     assert os.listdir(tmp_path) == ["bus.admin"]

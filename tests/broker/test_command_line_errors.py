@@ -83,7 +83,9 @@ def test_existing_file_is_named_and_stays(tmp_path: Path) -> None:
     (tmp_path / "bus").write_text("precious")
     done = run_sbusd(tmp_path, "-fa", "bus")
     assert done.returncode == 1
-    assert done.stderr == "sbusd: bus exists and is not a socket\n"
+    assert done.stderr == (
+        "sbusd: bus exists and is not a socket: remove it, or name another address\n"
+    )
     assert (tmp_path / "bus").read_text() == "precious"
 
 

@@ -118,8 +118,8 @@ def open_sockets(
 def _open(address: Address, *, mode: int, replace: bool, group: int | None = None) -> Listener:
     """As `open_listener`; reports what it replaced."""
     listener = open_listener(address, mode=mode, replace=replace, group=group)
-    if listener.has_replaced:
-        report_error(f"replaced socket {address.format()}, which a process left behind")
+    if listener.replaced:
+        report_error(f"replaced {listener.replaced}")
     return listener
 
 

@@ -184,12 +184,12 @@ def test_socket_that_was_left_is_replaced_on_request(path: Path) -> None:
     with pytest.raises(AddressError, match="no process listens there: use -r to replace it"):
         listen_at(path)
     with closing(listen_at(path, replace=True)) as listener:
-        assert listener.has_replaced
+        assert listener.replaced == f"socket {path}, which a process left behind"
         connect_and_exchange(listener)
         assert os.listdir(path.parent) == ["bus"]
     assert os.listdir(path.parent) == []
     with closing(listen_at(path, replace=True)) as listener:
-        assert not listener.has_replaced
+        assert not listener.replaced
 
 
 def test_of_several_that_replace_at_once_one_listens(path: Path) -> None:
@@ -220,11 +220,40 @@ def test_socket_that_may_not_be_tried_is_not_replaced() -> None:
         assert path.is_socket()
 
 
-@pytest.mark.parametrize("kind", ["file", "directory", "link"])
+@pytest.mark.parametrize("mode", [0o700, 0o770, 0o707])
+def test_an_empty_file_is_replaced_on_request_only(path: Path, mode: int) -> None:
+    path.touch()
+    with pytest.raises(AddressError, match="is an empty file: use -r to replace it"):
+        listen_at(path)
+    listener = listen_at(path, replace=True, mode=mode)
+    assert listener.replaced == f"empty file {path}"
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+    connect_and_exchange(listener)
+    listener.close()
+
+
+@needs_root
+def test_an_empty_file_of_another_user_stays(path: Path) -> None:
+    path.touch()
+    os.chown(path, STRANGER, -1)
+    why = r"cannot replace .*/bus: it is not a socket, nor an empty file of user 0: remove it"
+    with pytest.raises(AddressError, match=why):
+        listen_at(path, replace=True)
+    assert path.is_file()
+
+
+@pytest.mark.parametrize("kind", ["file", "directory", "link", "link to an empty file"])
 def test_does_not_replace_anything_else(path: Path, kind: str) -> None:
     precious = path
     if kind == "file":
         path.write_text("precious")
+    elif kind == "link to an empty file":
+        (path.parent / "empty").touch()
+        path.symlink_to(path.parent / "empty")
+        with pytest.raises(AddressError, match="it is not a socket"):
+            listen_at(path, replace=True)
+        assert path.is_symlink()
+        return
     elif kind == "directory":
         path.mkdir()
     else:
