@@ -57,6 +57,27 @@ def test_mode_of_a_path_decides(
         assert as_user(lambda: is_served(path)) is others_may
 
 
+def test_a_user_whom_the_mode_keeps_out_is_told_of(directory: Path) -> None:
+    path = str(directory / "bus")
+    users = ("-u", "0", "-u", "nobody", "-u", str(STRANGER))
+    with bus_of(directory, "-fa", path, "--workers=1", *users, address=path) as bus:
+        assert not as_user(lambda: is_served(path))
+    assert bus.stderr_text() == (
+        f"sbusd: warning: nobody, {STRANGER} of -u cannot connect, because the mode of {path} is "
+        "0700: add -o, with which still only users of -u may\n"
+    )
+
+
+@pytest.mark.parametrize("options", [("-u", "0"), ("-ou", "nobody"), ("-gu", "nobody")])
+def test_there_is_no_warning_if_users_may_open_the_socket(
+    directory: Path, options: tuple[str, ...]
+) -> None:
+    path = str(directory / "bus")
+    with bus_of(directory, "-fa", path, "--workers=1", *options, address=path) as bus:
+        assert os.path.exists(path)
+    assert not bus.stderr_text()
+
+
 def test_the_users_option_restricts_what_the_mode_allows(directory: Path) -> None:
     path = str(directory / "bus")
     options = ("--workers=1", "-o", "-u", str(STRANGER), "-u", "0")

@@ -27,7 +27,7 @@ from sbus.unix.address import (
 from sbus.unix.default_address import own_address
 from sbus.unix.listener import Listener, open_listener
 from sbus.unix.owned_path import OwnedPath
-from sbus.unix.users import group_id
+from sbus.unix.users import NameNotFound, group_id, user_id
 
 AdminAddress = Address | Literal["none"]
 _OWNER_MODE = 0o600
@@ -108,6 +108,7 @@ def open_sockets(
         if passed or addresses.bus or not isinstance(error.__cause__, PermissionError):
             raise
         raise AddressError(f"{error}; name another place with -a") from error
+    _warn_of_users_kept_out(bus, options)
     try:
         return Sockets(bus, _open_admin(addresses, passed, bus, options["replace"]))
     except BaseException:
@@ -128,6 +129,26 @@ def _mode(options: Mapping[str, Any]) -> int:
     if options["others"]:
         return 0o777  # not 0o707: the kernel denies the group what only others may do
     return 0o770 if options["group"] else 0o700
+
+
+def _warn_of_users_kept_out(bus: Listener, options: Mapping[str, Any]) -> None:
+    """A user who may connect by the options, and not by the mode of the file, gets EACCES. The mode
+    stays: when a reload takes the list of users away, it alone decides."""
+    if bus.owned_path is not None and not (options["group"] or options["others"]):
+        kept_out = [str(user) for user in options["users"] if not _may_open(user)]
+        if kept_out:
+            report_error(
+                f"warning: {', '.join(kept_out)} of -u cannot connect, because the mode of "
+                f"{bus.printable_address} is 0700: add -o, with which still only users of -u may"
+            )
+
+
+def _may_open(user: str | int) -> bool:
+    """Whether the mode of a file of this process lets this user open it."""
+    try:
+        return user_id(user) in (0, os.geteuid())
+    except NameNotFound:
+        return False
 
 
 def _check_open(passed: PassedSockets) -> None:
