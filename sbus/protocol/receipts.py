@@ -17,6 +17,7 @@ PUBLISH: Final = b"!/publish"
 RECEIPT: Final = b"!/receipt"
 TOKEN_BYTES_MAX: Final = 64
 _PUBLISH_BEGIN = encode_control(PUBLISH, b"")
+_RECEIPT_BEGIN = encode_control(RECEIPT, b"")
 _UNKNOWN, _REFUSED = b"?", b"refused "
 _DIGITS_MAX = 20
 
@@ -78,6 +79,18 @@ def receipt(token: bytes, counts: Counts | None) -> bytes:
     """The receipt for a message that has its place; None: the numbers are not known."""
     text = _UNKNOWN if counts is None else b"%d %d %d" % counts
     return encode_control(RECEIPT, token + NUL + text)
+
+
+def told_in(packet: bytes) -> tuple[bytes, Counts | None] | None:
+    """Token and numbers, if this packet of the bus is the receipt for a message with its place."""
+    if not packet.startswith(_RECEIPT_BEGIN):
+        return None
+    token, told = parse_receipt(packet.removeprefix(_RECEIPT_BEGIN))
+    if not isinstance(told, Receipt):
+        return None
+    if told.sent is None or told.waiting is None or told.lost is None:
+        return token, None
+    return token, Counts(told.sent, told.waiting, told.lost)
 
 
 def refused(token: bytes, fault: ClientFault) -> bytes:

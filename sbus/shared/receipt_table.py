@@ -9,7 +9,7 @@ Each worker that the message is for has a *cell* there, and writes it when it ha
     mask  the workers that the message is for, with the publisher's; it is stored in the critical
           section that gives the message its place, the rest before
     mark  that of the request's step (`client_slots`): it tells a successor whether the message has
-          its place
+          its place; 0 for a receipt that an upgrade has brought
 
 The log block names the entry and its serial number, so what is walked late writes to no other
 message's entry. An entry is given back when all of its cells are done; only their own workers write
@@ -138,6 +138,18 @@ class ReceiptTable:
         receipt = self.open.pop(entry)
         self._told.setdefault(receipt.client, []).append(receipt)
 
+    def keep_told(
+        self, client: int, account_place: int, token: bytes, counts: Counts | None
+    ) -> None:
+        """Have a successor send this receipt again, which waits for a client of the bus before an
+        upgrade; unless there is no entry for it."""
+        entry = self.take(client, account_place, 0, token)
+        if entry is not None:
+            self.place(entry, 0)
+            cell = entry * self._entry_words + _CELLS + self._worker
+            self._words[cell] = UNKNOWN if counts is None else _packed(counts)
+            self.note_told(entry)
+
     def forget_told(self, client: int) -> bool:
         """Nothing waits for a client: give back the entries of what it was told. Returns whether
         somebody waits for one."""
@@ -173,8 +185,7 @@ class ReceiptTable:
         cell = at + _CELLS + self._worker
         if not self._words[at + _CLIENT] or self._words[cell]:
             return 0
-        sent, waiting, lost = counts
-        self._words[cell] = _DONE | (sent << _COUNT_BITS | waiting) << _COUNT_BITS | lost
+        self._words[cell] = _packed(counts)
         return 1 << entry // ENTRIES
 
     # -- by a successor ------------------------------------------------------------------------
@@ -194,8 +205,7 @@ class ReceiptTable:
                 continue
             at = entry * self._entry_words
             mark = self._words[at + _MARK]
-            slot = slots.with_mark(mark)
-            if mark != placed and slot.has_place(mark):
+            if mark and mark != placed and slots.with_mark(mark).has_place(mark):
                 self._words[at + _CLIENT] = 0
             else:
                 self._free.remove(entry)
@@ -204,3 +214,9 @@ class ReceiptTable:
 
     def __iter__(self) -> Iterator[OpenReceipt]:
         return iter(list(self.open.values()))
+
+
+def _packed(counts: Counts) -> int:
+    """What a worker writes when it is done."""
+    sent, waiting, lost = counts
+    return _DONE | (sent << _COUNT_BITS | waiting) << _COUNT_BITS | lost

@@ -526,6 +526,24 @@ def test_receipts_are_told_that_are_open_when_an_upgrade_begins(changing: Changi
         assert [reader.receive() for _ in range(2)] == [b"MSG k\0"] * 2
 
 
+@pytest.mark.parametrize("upgrades", [0, 1, 2])
+def test_a_receipt_that_waits_for_its_client_survives_a_death(
+    tmp_path: Path, upgrades: int
+) -> None:
+    with flooded(tmp_path) as (changing, flood):
+        flood.begin()
+        flood.slow.send(b"CMSG !/publish\0token\0nobody\0")
+        wait_until_received(flood.slow)
+        flood.neighbour.whoami()
+        for _ in range(upgrades):
+            upgrade(changing.bus)
+        with administer(changing.bus) as admin:
+            pid = admin.ask("workers")["workers"][0]["pid"]
+        os.kill(pid, signal.SIGKILL)
+        assert wait_until_gone(pid, STOP_SECONDS_MAX)
+        assert flood.read() == [b"CMSG !/receipt\0token\x000 0 0"]
+
+
 def test_the_new_bus_goes_on_if_the_old_one_is_killed_meanwhile(changing: ChangingBus) -> None:
     """Once the new one has all clients, and the old one is frozen."""
     front = changing.bus.process.pid

@@ -13,6 +13,7 @@ from sbus.broker.ipc.client_record import (
     BacklogRecord,
     ClientSnapshot,
     Departure,
+    ReplyRecord,
     decode_snapshot,
 )
 from sbus.broker.ipc.records_file import Place, RecordsFile
@@ -24,6 +25,7 @@ from sbus.broker.worker.session import Session
 from sbus.broker.worker.sessions import Sessions
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.errors import ClientFault, Misbehaviour
+from sbus.protocol import receipts
 from sbus.protocol.secret_keys import begins_secret
 
 
@@ -179,12 +181,21 @@ class SnapshotRestorer:
         if snapshot.has_large_buffer:
             limits = self._context.settings.limits
             self._sessions.send_buffers.restore(session.sock, session.account, limits)
+        self._keep_receipts(session)
         session.outbox.resume_backlog()
         if session.outbox.fault is not None:  # nothing more is delivered to it
             session.outbox.close()
         if snapshot.is_stalled and session.backpressure is not None:
             session.backpressure.stall()
         session.awaits_self_service = snapshot.awaits_self_service
+
+    def _keep_receipts(self, session: Session) -> None:
+        """Receipts that wait for a client have entries, as if it had asked for them here."""
+        if not session.outbox.controls_waiting:
+            return
+        for item in session.outbox.record_backlog().items:
+            if isinstance(item, ReplyRecord) and (told := receipts.told_in(item.packet)):
+                self._context.receipts.keep_told(session.client, session.account_place, *told)
 
     def end(self) -> None:
         """See off the clients that have left, and forget the snapshots."""
