@@ -59,11 +59,20 @@ class StoringManager(ServiceManager):
         data, fds, _, _ = socket.recv_fds(self.sock, 10_000, 4)
         message = dict(line.split("=", 1) for line in data.decode().split("\n"))
         if "FDSTORE" in message:
-            self.stored.setdefault(message["FDNAME"], []).extend(fds)
+            self._store(message["FDNAME"], fds)
         elif "FDSTOREREMOVE" in message:
             for fd in self.stored.pop(message["FDNAME"], []):
                 os.close(fd)
         return message
+
+    def _store(self, name: str, fds: Sequence[int]) -> None:
+        """What is stored already is not stored again, as after an upgrade."""
+        stored = self.stored.setdefault(name, [])
+        for fd in fds:
+            if any(os.path.sameopenfile(fd, other) for other in stored):
+                os.close(fd)
+            else:
+                stored.append(fd)
 
     def clients_stored(self) -> int:
         return sum(not name.startswith("@m") for name in self.stored)
@@ -75,12 +84,14 @@ class StoringManager(ServiceManager):
     def drop_ended(self) -> None:
         """Close the connections that have ended, as systemd does at once."""
         for name, fds in list(self.stored.items()):
-            for fd in fds:
+            for fd in tuple(fds):
                 poll = select.poll()
                 poll.register(fd, 0)
                 if any(events & select.POLLHUP for _, events in poll.poll(0)):
                     os.close(fd)
-                    del self.stored[name]
+                    fds.remove(fd)
+            if not fds:
+                del self.stored[name]
 
     @contextmanager
     def bus(self, *options: str, workers: int = 2) -> Iterator[Bus]:
