@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from tests.broker.death_pauses import measure_pause
-from tests.broker.deaths_campaign import run_campaign
 from tests.support.admin import administer
 from tests.support.bus import Bus, running_bus, wait_until_gone
 from tests.support.choices import CHOICES
@@ -290,31 +289,6 @@ def test_twenty_deaths_under_load(tmp_path: Path) -> None:
                     first[0].sync()
                     assert b"MSG %d\0" % number in client.sync()
         assert all(stream.received > 100 for stream in streams)
-
-
-def test_random_deaths_under_load(tmp_path: Path) -> None:
-    """A short form of the campaign."""
-    run_campaign(
-        tmp_path,
-        clients=40,
-        workers=4,
-        seconds=6,
-        seconds_per_death=0.5,
-        messages_per_second=500,
-    )
-
-
-def test_random_stops_under_load(tmp_path: Path) -> None:
-    """A short form of the campaign in which the bus has to find out."""
-    run_campaign(
-        tmp_path,
-        clients=40,
-        workers=4,
-        seconds=8,
-        seconds_per_death=0.1,
-        messages_per_second=500,
-        stop=True,
-    )
 
 
 def test_the_pause_at_a_death_can_be_measured(tmp_path: Path) -> None:

@@ -1,0 +1,70 @@
+"""Campaigns with random events: `python -m tests.campaign --only buses --for 2h --state FILE`.
+
+Each seed is a run of a bus of its own: its workers, dialect and steps, its clients, and what
+happens to it. What they receive is checked against docs/protocol.md. A campaign that is started
+again with the same file goes on with the seeds that are left.
+"""
+
+import re
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import click
+
+from tests.campaign.scheduler import State, run_seeds, tree_id
+from tests.support.bus import PROJECT
+
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+
+
+class Duration(click.ParamType[float]):
+    """A number with a unit."""
+
+    name = "time"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        found = re.fullmatch(r"([\d.]+)([smh])", str(value))
+        if found is None:
+            self.fail(f"{value!r} is no time such as 30s, 10m or 2h", param, ctx)
+        return float(found[1]) * _UNITS[found[2]]
+
+
+@click.command(help=__doc__)
+@click.option("--only", type=click.Choice(["buses"]), default="buses", help="This campaign alone.")
+@click.option("--for", "seconds", type=Duration(), help="Begin runs for so long: 30s, 10m, 2h.")
+@click.option("--runs", type=int, help="At most so many runs.")
+@click.option("--seed", type=int, default=1, show_default=True, help="The first one.")
+@click.option("--state", type=click.Path(path_type=Path), help="What has been done, in JSON.")
+@click.option("--tree", type=click.Path(path_type=Path), help="Run the bus of another checkout.")
+@click.option("--logs", type=click.Path(path_type=Path), help="Where logs of failures are kept.")
+def main(
+    only: str,
+    seconds: float | None,
+    runs: int | None,
+    seed: int,
+    state: Path | None,
+    tree: Path | None,
+    logs: Path | None,
+) -> None:
+    if seconds is None and runs is None:
+        raise click.UsageError("say --for how long, or how many --runs")
+    tree = (tree or PROJECT).resolve()
+    kept = logs or Path(tempfile.mkdtemp(prefix="sbus-campaign-logs-"))
+    ends_at = time.monotonic() + (seconds or float("inf"))
+    done = State(state, tree_id(tree))
+
+    def is_over(count: int) -> bool:
+        return time.monotonic() >= ends_at or (runs is not None and count >= runs)
+
+    failed = run_seeds(done, seed, is_over, kept, tree, click.echo)
+    click.echo(", ".join(f"{count} {name}" for name, count in done.own["figures"].items()))
+    click.echo(f"{len(done.own['seeds'])} seeds, {done.own['seconds']} s, tree {tree_id(tree)}")
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""The bus of a run: a service of a manager that keeps its clients, from this tree or another."""
+
+import os
+import re
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from sbus.bench.proc import process_tree
+from tests.campaign.plan import Plan
+from tests.support.admin import Admin
+from tests.support.bus import PROJECT, RUN_AS_SELF, STOP_SECONDS_MAX, wait_until_gone
+from tests.support.kept_service import KeptService
+from tests.support.processes import kill_at_once, process_name
+
+_MIXED = Path(__file__).with_name("sbusd.py")
+_WORKER = re.compile(r"sbusd-worker-(\d+)")
+SILENCE_SECONDS_MAX = 2.0
+_LIMITS = {
+    "worker_silence_seconds_max": SILENCE_SECONDS_MAX,
+    "user_connections_per_second_max": 100_000,
+    "user_connections_max": 4_096,
+    "fan_out_us_max": 1_000_000,
+    "user_messages_per_second_max": 1_000_000,
+    "backlog_bytes_max": 1 << 28,
+    "user_backlog_bytes_max": 1 << 30,
+    "bus_backlog_bytes_max": 1 << 31,
+    "socket_buffer_bytes": 20_000,
+}
+"""So that only the number of messages in a backlog may cost messages."""
+
+
+class CampaignBus(KeptService):
+    """Starts with `start`, and ends with `stop` or `end`."""
+
+    def __init__(self, directory: Path, plan: Plan, tree: Path = PROJECT) -> None:
+        self.config = directory / "sbus.toml"
+        self.bus_address = str(directory / "bus.socket")
+        self.main_pid = 0
+        step = "compiled" if plan.step == "mixed" else plan.step
+        prefix = ("env", f"PYTHONPATH={tree}", f"SBUS_STEP={step}")
+        limits = {**_LIMITS, "backlog_messages_max": plan.backlog}
+        program = [str(_MIXED)] if plan.step == "mixed" else ["-m", "sbus.cli.sbusd"]
+        arguments = [
+            *(
+                sys.executable,
+                "-P",
+                *program,
+                *RUN_AS_SELF,
+                "-f",
+                "-r",
+                "-o",
+                "-a",
+                self.bus_address,
+            ),
+            *("--placement", "spread", "--dialect", plan.dialect, "--config", str(self.config)),
+            *(word for name, number in limits.items() for word in ("--limit", f"{name}={number}")),
+        ]
+        if plan.descriptors:
+            prlimit = shutil.which("prlimit") or ""
+            arguments[:0] = [prlimit, f"--nofile={plan.descriptors}:{plan.descriptors}"]
+        super().__init__(directory, arguments, prefix)
+        self.configure(plan.workers)
+
+    def configure(self, workers: int, packets: int = 64) -> None:
+        """What the bus reads at its next start, upgrade or reload."""
+        text = f"[bus]\nworkers = {workers}\n[limits]\nbatch_packets_max = {packets}\n"
+        self.config.write_text(text)
+
+    def next(self, timeout_s: float = 60.0) -> dict[str, str]:
+        message = super().next(timeout_s)
+        self.main_pid = int(message.get("MAINPID", self.main_pid))
+        return message
+
+    def administer(self) -> Admin:
+        return Admin(f"{self.bus_address}.admin")
+
+    def workers(self) -> dict[int, int]:
+        """The process ids of the workers of the bus that serves."""
+        found = {pid: _WORKER.fullmatch(process_name(pid)) for pid in process_tree(self.main_pid)}
+        return {int(name[1]): pid for pid, name in found.items() if name}
+
+    def pids(self) -> list[int]:
+        """Of all processes that have the address in their command lines."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal() and int(entry.name) != os.getpid():
+                with suppress(OSError):
+                    if self.bus_address.encode() in (entry / "cmdline").read_bytes().split(b"\0"):
+                        found.append(int(entry.name))
+        return found
+
+    def kill_front(self) -> None:
+        """Kill the front alone; returns when all other processes have ended, too."""
+        pids = self.pids()
+        os.kill(self.main_pid, signal.SIGKILL)
+        self._await_end(pids)
+
+    def kill(self) -> None:
+        """Kill all processes at once."""
+        pids = self.pids()
+        kill_at_once(pids)
+        self._await_end(pids)
+
+    def stop(self) -> None:
+        """End the bus as a service manager does."""
+        pids = self.pids()
+        with suppress(ProcessLookupError):
+            os.kill(self.main_pid, signal.SIGTERM)
+        self._await_end(pids)
+
+    def _await_end(self, pids: Sequence[int]) -> None:
+        for pid in pids:
+            assert wait_until_gone(pid, STOP_SECONDS_MAX), f"process {pid} does not end"
+        if self._process is not None:
+            self._process.wait(STOP_SECONDS_MAX)

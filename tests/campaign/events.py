@@ -1,0 +1,206 @@
+"""What happens to the bus of a run, in a thread of its own: the events of its plan, in order."""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from typing import Any
+
+from tests.campaign.bus import SILENCE_SECONDS_MAX, CampaignBus
+from tests.campaign.clients import identity
+from tests.campaign.log import Log
+from tests.campaign.plan import Event, Plan
+from tests.support.client_sockets import check_sockets
+from tests.support.descriptor_store import kernel_refuses_descriptors
+from tests.support.raw_client import RawClient
+from tests.support.threads import meanwhile
+from tests.support.users import STRANGER, effective_user
+
+_DEATH_DELAYS_SECONDS = 12.0
+"""A worker that has just died may be why the bus cannot do something."""
+_BETWEEN_RESTARTS_SECONDS = 5.0
+"""A bus that ends sooner after its start may lose its clients."""
+_SHORT_STOP_SECONDS = SILENCE_SECONDS_MAX / 4
+_CONNECTIONS = 300
+
+
+class Events:
+    """Those of one run."""
+
+    def __init__(self, bus: CampaignBus, plan: Plan, log: Log, is_on_own_disk: bool) -> None:
+        self._bus = bus
+        self._plan = plan
+        self._log = log
+        self._is_on_own_disk = is_on_own_disk
+        self._excused_until = 0.0
+        self._workers = plan.workers
+        self._restart_at = time.monotonic() + _BETWEEN_RESTARTS_SECONDS
+        self._is_kept = kernel_refuses_descriptors()
+        self.counts: dict[str, int] = {}
+
+    def run(self, stop: threading.Event) -> None:
+        begun = time.monotonic()
+        self._log.event(f"setting {self._workers} {self._plan.backlog}")
+        for event in self._plan.events:
+            if stop.wait(max(0.0, begun + event.at - time.monotonic())):
+                return
+            self._happen(event)
+
+    def _happen(self, event: Event) -> None:
+        call: Callable[[float], bool | None] = getattr(self, "_" + event.name.replace("-", "_"))
+        if call(event.chance) is not False:
+            self.counts[event.name] = self.counts.get(event.name, 0) + 1
+
+    def ask(self, verb: str, **arguments: object) -> dict[str, Any]:
+        """What the bus answers an administrator, which is a fault if there is none in time."""
+        is_excused = self._is_excused()
+        try:
+            with identity:
+                admin = self._bus.administer()
+            with admin:
+                packet = json.dumps({"verb": verb, "id": 1, **arguments}).encode()
+                return admin.exchange(packet)
+        except (OSError, AssertionError) as error:
+            if not is_excused and not self._is_excused():
+                self._log.event(f"fault {verb} was not answered: {error!r}")
+            return {}
+
+    def _is_excused(self) -> bool:
+        return time.monotonic() < self._excused_until
+
+    def _excuse(self, seconds: float = _DEATH_DELAYS_SECONDS) -> None:
+        self._excused_until = max(self._excused_until, time.monotonic() + seconds)
+
+    def _death(self, worker: int) -> None:
+        self._log.event(f"death {worker}")
+        self._excuse()
+
+    # -- events --------------------------------------------------------------------------------
+    def _move(self, chance: float) -> None:
+        """Some clients, to one worker each."""
+        self._move_clients(chance, None)
+
+    def _move_clients(self, chance: float, to: int | None) -> None:
+        listed = self.ask("clients").get("result", {}).get("clients", [])
+        for number in range(min(len(listed), 1 + int(chance * 6))):
+            at = int(chance * 7919 + number * 31)
+            client = listed[at % len(listed)]["client"]
+            worker = at % self._workers if to is None else to
+            self._log.event(f"move-begin {client} {worker}")
+            self.ask("move", client=client, worker=worker)
+            self._log.event(f"move-end {client}")
+
+    def _check_sockets(self) -> None:
+        """The clients' sockets are non-blocking, also while clients are moved."""
+        try:
+            check_sockets(self._bus.pids())
+        except AssertionError as error:
+            self._log.event(f"fault {error}")
+
+    def _upgrade(self, chance: float) -> None:
+        self._workers = max(1, self._plan.workers + int(chance * 3) - 1)
+        with identity:
+            self._bus.configure(self._workers)
+        was_excused = self._is_excused()
+        reply = self.ask("upgrade")
+        self._log.event(f"upgraded {self._workers} {'result' in reply}")
+        if "error" in reply:
+            if not was_excused:
+                self._log.event(f"fault upgrade: {reply['error']['text']}")
+            version = self.ask("version").get("result", {})
+            self._workers = version.get("workers", self._workers)
+
+    def _pick_worker(self, chance: float) -> tuple[int, int]:
+        workers = sorted(self._bus.workers().items())
+        return workers[int(chance * len(workers))] if workers else (0, 0)
+
+    def _kill_worker(self, chance: float) -> bool:
+        worker, pid = self._pick_worker(chance)
+        if not pid:
+            return False
+        self._death(worker)
+        _send_signal(pid, signal.SIGKILL)
+        return True
+
+    def _stop_worker(self, chance: float) -> bool:
+        """For a moment, while clients are moved to it, or until the bus finds out."""
+        worker, pid = self._pick_worker(chance * 2 % 1)
+        if not pid:
+            return False
+        is_short = chance < 0.5
+        if not is_short:
+            self._death(worker)
+        _send_signal(pid, signal.SIGSTOP)
+        if is_short:
+            # Clients that are moved to it meanwhile wait for it.
+            with meanwhile(lambda _: self._move_clients(chance, worker)):
+                time.sleep(_SHORT_STOP_SECONDS)
+                self._check_sockets()
+                _send_signal(pid, signal.SIGCONT)
+        return True
+
+    def _stop_front(self, _: float) -> None:
+        pid = self._bus.main_pid
+        _send_signal(pid, signal.SIGSTOP)
+        time.sleep(_SHORT_STOP_SECONDS)
+        _send_signal(pid, signal.SIGCONT)
+
+    def _kill_front(self, _: float) -> bool:
+        return self._restart(self._bus.kill_front)
+
+    def _kill_all(self, _: float) -> bool:
+        return self._restart(self._bus.kill)
+
+    def _restart(self, end: Callable[[], None]) -> bool:
+        if time.monotonic() < self._restart_at:
+            return False
+        self._log.event("restart" if self._is_kept else "new-bus")
+        with identity:
+            end()
+            self._bus.start()
+        self._excuse()
+        self._restart_at = time.monotonic() + _BETWEEN_RESTARTS_SECONDS
+        return True
+
+    def _reload(self, chance: float) -> None:
+        with identity:
+            self._bus.configure(self._workers, 1 + int(chance * 64))
+        self.ask("reload")
+
+    def _kick(self, chance: float) -> None:
+        listed = self.ask("clients").get("result", {}).get("clients", [])
+        if listed:
+            self._log.event("kick")
+            self.ask("kick", client=listed[int(chance * len(listed))]["client"])
+
+    def _full_disk(self, chance: float) -> bool:
+        """Nothing can be written where the bus has its log and its files."""
+        if not self._is_on_own_disk:
+            return False
+        filler = self._bus.directory / "filler"
+        with identity, suppress(OSError), filler.open("wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+        self._log.event("full-disk")
+        self._upgrade(chance)
+        with identity:
+            filler.unlink()
+        return True
+
+    def _connections(self, _: float) -> None:
+        """Another user has as many connections as it can get, for a moment."""
+        stranger = STRANGER if os.geteuid() == 0 else os.geteuid()
+        with ExitStack() as stack:
+            for _number in range(_CONNECTIONS):
+                with identity, effective_user(stranger), suppress(OSError):
+                    raw = RawClient(self._bus.bus_address, timeout_s=0.05)
+                    stack.enter_context(raw)
+            time.sleep(_SHORT_STOP_SECONDS)
+
+
+def _send_signal(pid: int, signum: signal.Signals) -> None:
+    with identity, suppress(ProcessLookupError):
+        os.kill(pid, signum)

@@ -1,0 +1,87 @@
+"""Runs one seed after the other until the time is over, and keeps what has been done in a file.
+
+So hours add up over days: a run that was killed begins anew, and all that were finished count.
+"""
+
+import json
+import os
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.campaign.plan import plan_of
+from tests.campaign.runs import run
+from tests.support.bus import PROJECT
+
+
+def tree_id(tree: Path) -> str:
+    """The commit of a tree, and whether it was changed since."""
+    command = ["git", "-C", str(tree), "describe", "--always", "--dirty", "--abbrev=12"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
+
+
+class State:
+    """What a campaign has done: the seeds, figures and failures of each tree."""
+
+    def __init__(self, path: Path | None, tree: str) -> None:
+        self._path = path
+        read = json.loads(path.read_text()) if path and path.exists() else {}
+        self._trees: dict[str, Any] = read
+        new: dict[str, Any] = {"seeds": [], "seconds": 0.0, "figures": {}, "failures": []}
+        self.own = self._trees.setdefault(tree, new)
+
+    def add(
+        self, seed: int, seconds: float, figures: dict[str, int], failure: dict[str, Any] | None
+    ) -> None:
+        """Write down what came of a seed."""
+        self.own["seeds"].append(seed)
+        self.own["seconds"] = round(self.own["seconds"] + seconds, 1)
+        self.own["figures"] = dict(Counter(self.own["figures"]) + Counter(figures))
+        if failure:
+            self.own["failures"].append(failure)
+        if self._path is None:
+            return
+        new = self._path.with_suffix(".new")
+        new.write_text(json.dumps(self._trees, indent=1))
+        os.replace(new, self._path)
+
+
+def repeat_command(seed: int, tree: Path) -> str:
+    other = "" if tree == PROJECT else f" --tree {tree}"
+    return f"python -m tests.campaign --only buses --seed {seed} --runs 1{other}"
+
+
+def run_seeds(
+    state: State,
+    first: int,
+    is_over: Callable[[int], bool],
+    kept: Path,
+    tree: Path,
+    tell: Callable[[str], None],
+) -> int:
+    """Run the seeds from the first on that were not run yet; returns how many have failed."""
+    done, failed = set(state.own["seeds"]), 0
+    seed, count = first, 0
+    while not is_over(count):
+        while seed in done:
+            seed += 1
+        plan = plan_of(seed)
+        tell(f"seed {seed}: {plan}")
+        begun = time.monotonic()
+        directory = kept / f"seed-{seed}"
+        outcome = run(plan, directory, tree)
+        failure = None
+        if outcome.violations:
+            failed += 1
+            texts = [str(violation) for violation in outcome.violations]
+            failure = {"seed": seed, "violations": texts, "logs": str(directory)}
+            tell("\n".join(["failed:", *texts, f"logs in {directory}"]))
+            tell(repeat_command(seed, tree))
+        state.add(seed, time.monotonic() - begun, outcome.figures, failure)
+        done.add(seed)
+        count += 1
+    return failed
