@@ -6,21 +6,24 @@ a process that has not sent `WATCHDOG=1` for that time. If `FDSTORE` is set, it 
 number of descriptors for the next process of the service.
 
 A notification that cannot be delivered is logged and has no other effect: a bus outlives its
-service manager.
+service manager. The event loop never waits for a busy manager: a notification that finds no room is
+sent by a thread, and so are those that follow.
 """
 
 import array
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, MutableMapping
+from queue import SimpleQueue
 from typing import Self
 
 from sbus.errors import AddressError, ConfigurationError
 from sbus.unix.address import SUN_PATH_BYTES
 
-_SEND_SECONDS_MAX = 0.2
-"""How long this process waits for a busy manager."""
+_LAST_SECONDS_MAX = 2.0
+"""How long a process that serves nobody any more waits for a busy manager."""
 
 
 def has_service_manager() -> bool:
@@ -40,13 +43,17 @@ class Notifier:
         stored_max: int = 0,
     ) -> None:
         self._address = address
-        self.sock = None if address is None else _open()
+        self.sock = None if address is None else socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         """Kept open, because later there may be no descriptor left. Forked processes close it."""
         self.watchdog_seconds = None if address is None else watchdog_seconds
+        self._is_over = False
         self.stored_max = 0 if address is None else stored_max
         """How many descriptors the manager keeps."""
         self._report = report
         self._reported: str | None = None
+        self._waiting: SimpleQueue[bytes | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        """Sends everything once the manager has been busy."""
 
     @classmethod
     def of_environment(
@@ -91,15 +98,18 @@ class Notifier:
     def hand_over(self, pid: int) -> None:
         """That process is the main one of the service from now on, and notifies the manager."""
         self._send(f"MAINPID={pid}")
-        self._address = None
+        if self._thread is not None:
+            self._waiting.put(None)
+            self._thread.join(_LAST_SECONDS_MAX)
+        self._is_over = True
 
     def stopping(self, status: str) -> None:
         """The bus has begun to stop."""
         self._send("STOPPING=1", _status(status))
 
     def alive(self) -> None:
-        """The sign of life for the watchdog."""
-        self._send("WATCHDOG=1")
+        """The sign of life for the watchdog, which is not repeated if the manager is busy."""
+        self._send("WATCHDOG=1", is_kept=False)
 
     def store(self, name: str, fd: int) -> bool:
         """Have the manager keep this descriptor until it hangs up or is removed; False if it does
@@ -107,37 +117,64 @@ class Notifier:
         assert self.sock is not None
         data = f"FDSTORE=1\nFDNAME={name}".encode()
         descriptors = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
-        self.sock.setblocking(False)
         try:
-            self.sock.sendmsg([data], descriptors, 0, self._address)
+            self.sock.sendmsg([data], descriptors, socket.MSG_DONTWAIT, self._address)
         except OSError:
             return False
-        finally:
-            self.sock.settimeout(_SEND_SECONDS_MAX)
         return True
 
     def remove_stored(self, name: str) -> None:
         """Have the manager close the descriptors with this name."""
         self._send("FDSTOREREMOVE=1", f"FDNAME={name}")
 
-    def _send(self, *lines: str) -> None:
-        if self._address is None or self.sock is None:
+    def _send(self, *lines: str, is_kept: bool = True) -> None:
+        if self._address is None or self._is_over:
             return
+        data = "\n".join(lines).encode(errors="replace")
+        if self._thread is None:
+            try:
+                self._try_to_send(data, socket.MSG_DONTWAIT)
+            except BlockingIOError as error:
+                if is_kept and self._start_thread():
+                    self._waiting.put(data)
+                else:
+                    self._note_failure(data, error)
+        elif is_kept or self._waiting.empty():
+            self._waiting.put(data)
+
+    def _start_thread(self) -> bool:
+        thread = threading.Thread(target=self._send_waiting, daemon=True)
         try:
-            self.sock.sendto("\n".join(lines).encode(errors="replace"), self._address)
+            thread.start()
+        except RuntimeError:  # there are as many threads as there may be
+            return False
+        self._thread = thread
+        return True
+
+    def _send_waiting(self) -> None:
+        """In a thread, which waits for the manager."""
+        while (data := self._waiting.get()) is not None:
+            self._try_to_send(data, 0)
+
+    def _try_to_send(self, data: bytes, flags: int) -> None:
+        """Raises BlockingIOError."""
+        assert self.sock is not None
+        assert self._address is not None
+        try:
+            self.sock.sendto(data, flags, self._address)
+        except BlockingIOError:
+            raise
         except OSError as error:
-            reason = error.strerror or str(error)
-            if reason != self._reported:
-                self._report(f"cannot tell the service manager {lines[0]}: {reason}")
-            self._reported = reason
+            self._note_failure(data, error)
         else:
             self._reported = None
 
-
-def _open() -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    sock.settimeout(_SEND_SECONDS_MAX)
-    return sock
+    def _note_failure(self, data: bytes, error: OSError) -> None:
+        reason = error.strerror or str(error)
+        if reason != self._reported:
+            what = data.partition(b"\n")[0].decode()
+            self._report(f"cannot tell the service manager {what}: {reason}")
+        self._reported = reason
 
 
 def _status(text: str) -> str:
