@@ -82,6 +82,7 @@ class BlockingLink(WaitingLink[Item]):
         super().__init__(link)
         self.sending = self.preparing = nullcontext()
         self.call = _Call()
+        link.after_fork = self._forget_other_threads
         self._deadline = Deadline(None)
         """Of the present call."""
         self._closing = threading.Event()
@@ -98,6 +99,10 @@ class BlockingLink(WaitingLink[Item]):
             self.link.close()
         finally:
             self.call.in_use.release()
+
+    def _forget_other_threads(self) -> None:
+        """In the child of a fork, a call of another thread never ends."""
+        self.call = _Call()
 
     # -- calls ---------------------------------------------------------------------------------
 

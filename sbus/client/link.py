@@ -9,10 +9,12 @@ again.
 """
 
 import errno
+import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Generic
+from typing import Any, Generic
+from weakref import WeakSet
 
 from sbus.client.chosen_order import ChosenOrder
 from sbus.client.inbox import Inbox
@@ -57,6 +59,18 @@ READ_PACKETS_MAX = 64
 """Packets read at a time when the user wants one."""
 
 
+_links: "WeakSet[Link[Any]]" = WeakSet()
+"""Those of this process."""
+
+
+def _end_in_child() -> None:
+    for link in _links:
+        link.end_in_child()
+
+
+os.register_at_fork(after_in_child=_end_in_child)
+
+
 class Link(Generic[Item]):
     """One connection: not yet connected, connected, closed."""
 
@@ -79,6 +93,8 @@ class Link(Generic[Item]):
         """How often it was lost, or a worker died: what was asked before has to be asked again."""
         self.before_close: Callable[[int], None] = lambda fd: None
         """Called with the descriptor of a socket that is to be closed."""
+        self.after_fork: Callable[[], None] = lambda: None
+        """Called in the child, where the connection has ended."""
         self.barrier = barrier_of(self.dialect)
         self.order = ChosenOrder(is_fixed=not self.dialect.has_control_messages)
         self.queue_messages_max = options.get("inbox_messages_max", INBOX_MESSAGES_MAX)
@@ -110,6 +126,7 @@ class Link(Generic[Item]):
         if self.can_reconnect:
             self.reconnection = Reconnection(self.barrier)
             self.inbox.note_refusal = self.reconnection.note_refusal
+        _links.add(self)
 
     def new_queue(self, losses: Losses | None = None) -> MessageQueue[Item]:
         """A queue with the limits of this connection."""
@@ -154,6 +171,13 @@ class Link(Generic[Item]):
         self._end()
         with suppress(OSError):  # that thread has just closed it, to connect again
             self.sock.shutdown(socket.SHUT_RDWR)
+
+    def end_in_child(self) -> None:
+        """The process has forked, and this is the child: a connection is its parent's alone. What
+        the child sent on it would be the parent's, and what it read would be missing there."""
+        self.inbox.discard()
+        self.inbox.end(Disconnected, "this connection is that of the parent process: connect again")
+        self.after_fork()
 
     def _end(self) -> None:
         self.closed = True

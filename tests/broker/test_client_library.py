@@ -1,8 +1,8 @@
 """The client library with a real bus: its promises to its users, end to end."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,6 +12,7 @@ import pytest
 import sbus
 from tests.support.bus import Bus, running_bus, stop
 from tests.support.event_loops import on_both_event_loops
+from tests.support.threads import Task, wait_until
 
 TIMEOUT_S = 20.0
 PACKET_BYTES_MAX = 409_600
@@ -346,3 +347,74 @@ async def test_connecting_raises_why_the_bus_refuses_the_client(tmp_path: Path) 
                 await connecting.__aenter__()
             with pytest.raises(sbus.Disconnected, match="too-many-connections"):
                 sbus.blocking.connect(bus.address, timeout_seconds=TIMEOUT_S)
+
+
+def in_child(call: Callable[[], str]) -> str:
+    """What this call in a forked process returns."""
+    reading, writing = os.pipe()
+    if (pid := os.fork()) == 0:
+        try:
+            os.write(writing, call().encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as stream:
+        told = stream.read().decode()
+    assert os.waitpid(pid, 0)[1] == 0
+    return told
+
+
+def test_a_connection_is_of_no_use_in_a_forked_child_and_unharmed_in_its_parent(bus: Bus) -> None:
+    def use() -> str:
+        told = []
+        calls = (client.receive, client.sync, lambda: client.publish("a"), messages.receive)
+        for call in calls:
+            with pytest.raises(sbus.Disconnected) as caught:
+                call()
+            told.append(str(caught.value))
+        streams.close()  # unsubscribes from nothing of the parent's
+        client.close()
+        return told[0] if len(set(told)) == 1 else repr(told)
+
+    with sbus.blocking.connect(bus.address) as client, ExitStack() as streams:
+        client.subscribe("a")
+        messages = streams.enter_context(client.subscription("b"))
+        client.publish("a", "1")
+        client.publish("b", "1")
+        client.sync(timeout_seconds=TIMEOUT_S)
+        assert in_child(use) == "this connection is that of the parent process: connect again"
+        client.publish("a", "2")
+        client.publish("b", "2")
+        for stream in (client, messages):
+            received = [stream.receive(timeout_seconds=TIMEOUT_S).payload for _ in range(2)]
+            assert received == [b"1", b"2"]
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_can_close_a_connection_that_another_thread_was_using(bus: Bus) -> None:
+    def close() -> str:
+        client.close()
+        return "closed"
+
+    with sbus.blocking.connect(bus.address) as client:
+        client.subscribe("a")
+        waiting = Task(client.receive)
+        wait_until(lambda: repr(client._io.call.in_use).startswith("<locked"), "it waits")
+        assert in_child(close) == "closed"
+        with bus.connect() as other:
+            other.pub(b"a", b"")
+            other.sync()
+        waiting.join()
+
+
+@on_both_event_loops
+async def test_a_connection_of_an_event_loop_ends_in_a_forked_child_as_well(bus: Bus) -> None:
+    def use() -> str:
+        with pytest.raises(sbus.Disconnected) as caught:
+            client._link.send_nowait(b"MSG a\0")
+        return str(caught.value)
+
+    with anyio.fail_after(TIMEOUT_S):
+        async with sbus.connect(bus.address) as client:
+            assert "connect again" in in_child(use)
+            await client.sync()
