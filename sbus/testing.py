@@ -5,6 +5,7 @@ pytest finds it where sbus is installed. The bus runs in processes of its own un
 """
 
 import os
+import select
 import subprocess
 import sys
 import tempfile
@@ -14,13 +15,17 @@ from pathlib import Path
 
 import pytest
 
+START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 15.0
 
 
 @contextmanager
-def start_bus(directory: Path, *options: str) -> Iterator[str]:
+def start_bus(
+    directory: Path, *options: str, timeout_seconds: float = START_SECONDS_MAX
+) -> Iterator[str]:
     """Run a bus with these options of `sbusd` during the block; yields its address, a socket in
-    `directory`. Raises RuntimeError with what the bus has printed when it does not start.
+    `directory`. Raises RuntimeError with what the bus has printed when it does not start, also when
+    it is not ready in this time.
     """
     address = str(directory / "bus")
     command = (sys.executable, "-m", "sbus.cli.sbusd", "-f", "-a", address, "--workers", "1")
@@ -33,11 +38,14 @@ def start_bus(directory: Path, *options: str) -> Iterator[str]:
     ):
         try:
             assert process.stdout is not None
-            process.stdout.read()  # it is closed when the bus is ready, or has ended
-            if not os.path.exists(address):
-                process.wait()
+            # It is closed, unused, when the bus is ready or has ended.
+            is_ready = bool(select.select([process.stdout], [], [], timeout_seconds)[0])
+            if not (is_ready and os.path.exists(address)):
+                if is_ready:
+                    process.wait()
                 errors.seek(0)
-                raise RuntimeError(errors.read().decode(errors="replace"))
+                late = "" if is_ready else f"the bus was not ready within {timeout_seconds} s\n"
+                raise RuntimeError(late + errors.read().decode(errors="replace"))
             yield address
         finally:
             process.terminate()

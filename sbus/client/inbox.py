@@ -35,7 +35,7 @@ from sbus.protocol.packets import (
 )
 from sbus.protocol.receipts import RECEIPT
 
-_DOT_ADVICE = (
+DOT_ADVICE = (
     " and has sent nothing; if it has the dot dialect, connect with dialect='dot', "
     "or with sbusctl --dialect dot"
 )
@@ -173,7 +173,7 @@ class Inbox(Generic[Item]):
             self._last_notice = None
             return reason
         if code is None and self._has_heard_nothing():
-            reason += _DOT_ADVICE
+            reason += DOT_ADVICE
         self.end(Disconnected, reason)
         return None
 

@@ -1,5 +1,6 @@
 """The older dialect: dots separate, keys that begin with `!` are reserved, no control messages."""
 
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sbus.protocol.keys import DOT
-from tests.support.bus import Bus, running_bus
+from tests.support.bus import SBUSCTL, SBUSCTL_SECONDS_MAX, Bus, running_bus, sbusd_environment
 from tests.support.raw_client import RawClient
 from tests.unit.routing.specification import matches
 
@@ -110,3 +111,16 @@ def test_one_order_and_the_subscription_point(dot_bus: Bus) -> None:
             assert received_so_far(subscriber) == []
             publisher.pub(b"a.b", b"nobody")
             assert received_so_far(publisher) == []
+
+
+def test_the_short_pub_names_the_dialect_as_what_may_be_wrong(tmp_path: Path) -> None:
+    with running_bus(tmp_path, "--dialect", "dot") as bus:
+        result = subprocess.run(
+            [*SBUSCTL, "pub", "k", "x"],
+            env={**sbusd_environment(), "SBUS_ADDRESS": bus.address},
+            capture_output=True,
+            timeout=SBUSCTL_SECONDS_MAX,
+            check=False,
+        )
+    assert result.returncode == 1
+    assert b"sbusctl --dialect dot" in result.stderr

@@ -266,6 +266,13 @@ class TestSub:
             client.pub(b"k", b"\x1b\xff\0end")
             assert read_line(process) == b"\x1b\xff\0end\n"
 
+    def test_raw_prints_one_payload_as_a_file_has_it(self, bus: Bus) -> None:
+        picture = b"\xff\xd8\n\0"
+        with bus.connect() as client, started(bus, "sub", "--raw", "--count", "1", "k") as process:
+            assert process.stdout is not None
+            publish_until_seen(client, process.stdout.fileno(), b"k", picture)
+            assert end_of(process) == (0, picture, b"")
+
     def test_json_prints_an_object_for_each_message(self, bus: Bus) -> None:
         with subscribed(bus, "--json", "k*") as (client, process):
             client.pub(b"k", b"text\n")
@@ -309,6 +316,13 @@ class TestSub:
             assert (status, output) == (1, b"")
             why = b"the bus ends, or is restarted (stopping)"
             assert errors == b"sbusctl: the bus closed the connection: " + why + b"\n"
+
+    def test_a_pipe_that_nobody_reads_holds_no_publisher(self, tmp_path: Path) -> None:
+        """What is lost is told."""
+        with overrun(tmp_path, "k") as process:
+            assert process.stderr is not None
+            assert b"messages were lost" in process.stderr.readline()
+            process.kill()
 
     def test_losses_are_one_line_on_standard_error(self, tmp_path: Path) -> None:
         with overrun(tmp_path, "--soft", "queue", "k") as process:

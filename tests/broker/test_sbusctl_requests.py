@@ -63,7 +63,7 @@ def test_request_prints_the_answer(bus: Bus) -> None:
         with running(bus, "request", "upper", "a\x1b") as process:
             request = requests.receive(timeout_seconds=TIMEOUT_S)
             request.reply(request.payload.upper())
-            assert process.communicate(timeout=TIMEOUT_S) == (b"A\x1b\n", b"")
+            assert process.communicate(timeout=TIMEOUT_S) == (b"A\x1b", b"")
         with running(bus, "request", "upper") as process:
             with pytest.raises(subprocess.TimeoutExpired):
                 process.communicate(b"a\nb\n", timeout=RETRY_S)

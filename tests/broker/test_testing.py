@@ -53,6 +53,14 @@ def test_a_bus_that_does_not_start_is_an_error(tmp_path: Path) -> None:
         pass
 
 
+def test_a_bus_that_is_not_ready_in_time_is_an_error(tmp_path: Path) -> None:
+    with (
+        pytest.raises(RuntimeError, match=r"the bus was not ready within 0.0 s"),
+        start_bus(tmp_path, timeout_seconds=0.0),
+    ):
+        pass
+
+
 def test_the_bus_ends_with_the_block(tmp_path: Path) -> None:
     with start_bus(tmp_path, "--dialect", "dot") as address:
         assert os.path.exists(address)

@@ -131,7 +131,9 @@ def sbusctl(
     if host is not None:
         from sbus.cli.sbusctl.other_host import run_there
 
-        run_there(host, sys.argv[1:])
+        options = [it for it in sbusctl.params if isinstance(it, click.Option)]
+        with_values = {name for it in options if not it.is_flag for name in it.opts}
+        run_there(host, sys.argv[1:], with_values)
     link = LinkOptions(dialect=dialect)
     context.obj = SelectedBus(address, admin_address, link, wait_seconds)
 

@@ -55,15 +55,21 @@ class Style(NamedTuple):
 
 
 def style_of(
-    form: str | None, template: str | None, *, timestamps: bool, sender: bool = False
+    form: str | None,
+    template: str | None,
+    *,
+    timestamps: bool,
+    sender: bool = False,
+    is_only_one: bool = False,
 ) -> Style:
-    """From the options of `sbusctl sub`. Raises ConfigurationError."""
+    """From the options of `sbusctl sub`; `is_only_one` message is printed. Raises
+    ConfigurationError."""
     if sender and form != "json" and template is None:
         raise ConfigurationError("--sender is for --json and --format")
     if form == "json":
         return Style(json_line if timestamps else lambda message, _: json_line(message), True)
     if form == "raw":
-        return Style(raw_line)
+        return Style((lambda message, _: message.payload) if is_only_one else raw_line)
     if template is None and not timestamps:
         return Style(text_line, lines=text_lines)
     known = FIELDS if sender else FIELDS[: -len(SENDER_FIELDS)]

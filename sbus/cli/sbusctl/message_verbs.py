@@ -146,7 +146,10 @@ def _publish_all(bus: "Connection[Message]", key: bytes, payloads: Iterable[byte
 )
 @click.argument("patterns", type=os.fsencode, nargs=-1, required=True, metavar="PATTERN...")
 @click.option(
-    "--raw", "form", flag_value="raw", help="Print payloads only, unchanged, with a newline each."
+    "--raw",
+    "form",
+    flag_value="raw",
+    help="Print payloads only, unchanged, with a newline each unless --count is 1.",
 )
 @click.option("--json", "form", flag_value="json", help="Print JSON, one object per line.")
 @click.option(
@@ -193,8 +196,8 @@ def _publish_all(bus: "Connection[Message]", key: bytes, payloads: Iterable[byte
 @click.option(
     "--soft",
     type=click.Choice(["queue", "discard", "block", "error"]),
-    help="What the bus does when output is too slow and the socket is full.  [default: block, "
-    "unless output is a terminal or another choice is made]",
+    help="What the bus does when output is too slow and the socket is full; with block, your own "
+    "publishers wait.  [default: the choice of the bus, mostly queue]",
 )
 @click.option(
     "--hard",
@@ -235,12 +238,13 @@ def sub(
 
     Each line is a key, a space and a payload. Bytes that could act on a terminal, or are not UTF-8,
     are shown as \\xNN, and a backslash as \\\\. In JSON, a key or payload that is not UTF-8 is
-    key_base64 or payload_base64. Messages that the bus dropped are reported on standard error, in
-    JSON as {"lost": COUNT}; they count, and with --count the exit status is 1. With --reconnect,
-    messages may be missing where the connection was lost; standard error, or JSON as
-    {"lost": null, "reconnected": REASON}, says where.
+    key_base64 or payload_base64. Messages that the bus dropped are reported on standard error, with
+    --json instead among the messages as {"lost": COUNT}; they count, and with --count the exit
+    status is 1. With --reconnect, messages may be missing where the connection was lost: standard
+    error says so, or with --json {"lost": null, "reconnected": REASON} among the messages.
 
-    Unless output is a terminal, publishers wait for a slow reader, within the limits of their user.
+    If output is slow, messages wait in the bus, and are dropped when there are too many. Publishers
+    wait for it only with --soft block or --hard block.
     """
     from sbus.cli.sbusctl.message_output import Source, print_messages, style_of
 
@@ -252,11 +256,8 @@ def sub(
         raise click.UsageError("--last takes one PATTERN")
     if keeper is not None and not with_last:
         raise click.UsageError("--last-by is for --last")
-    style = style_of(form, template, timestamps=timestamps, sender=sender)
+    style = style_of(form, template, timestamps=timestamps, sender=sender, is_only_one=count == 1)
     age = None if age_seconds is None else f"{age_seconds * 1000:.0f}"
-    is_slash = selected.link["dialect"] == "slash"
-    if is_slash and not (soft or hard or order or age or os.isatty(OUTPUT)):
-        soft = "block"
     with selected.connect_with_losses(reconnect=reconnect, sender=sender) as bus:
         names = ("blocking/soft", "blocking/hard", "order", "age")
         for key, choice in zip(names, (soft, hard, order, age), strict=True):

@@ -37,9 +37,9 @@ _LAST_WORD_SECONDS = 1.0
 def request(selected: SelectedBus, key: bytes, payload: bytes | None, seconds: float) -> None:
     """Send a request under KEY, and print the answer.
 
-    Without PAYLOAD, that is standard input. On a terminal, bytes that could act on it are shown as
-    \\xNN. Fails at once if nobody listens, and with the answerer's reason if it could not do what
-    the request asks for.
+    Without PAYLOAD, that is standard input. On a terminal, the answer is a line, in which bytes
+    that could act on it are shown as \\xNN; elsewhere, it is printed unchanged. Fails at once if
+    nobody listens, and with the answerer's reason if it could not do what the request asks for.
     """
     from sbus.cli.terminal.standard_output import write
     from sbus.protocol.text import to_text
@@ -49,7 +49,7 @@ def request(selected: SelectedBus, key: bytes, payload: bytes | None, seconds: f
             payload = stream.read(PACKET_BYTES_MAX + 1)  # more is refused
     with selected.connect(seconds) as bus:
         answer = bus.request(key, payload, timeout_seconds=seconds)
-    write((to_text(answer).encode() if os.isatty(OUTPUT) else answer) + b"\n")
+    write(to_text(answer).encode() + b"\n" if os.isatty(OUTPUT) else answer)
 
 
 @verb("sbusctl reply motd 'Nothing new.'", "sbusctl reply 'upper/*' --exec 'tr a-z A-Z'")

@@ -71,7 +71,7 @@ def _publish(bus: socket.socket, packet: bytes) -> int:
     reason = ""
     while not (reply := _receive(bus)).startswith(WHOAMI):
         if not reply:
-            why = f": {reason}" if reason else ""
+            why = f": {reason}" if reason else _dot_advice()
             reason = f"the bus closed the connection{why}"
             break
         if reply.startswith(ERROR):
@@ -80,6 +80,12 @@ def _publish(bus: socket.socket, packet: bytes) -> int:
     if reason:
         report_error(reason, command="sbusctl")
     return 1 if reason else 0
+
+
+def _dot_advice() -> str:
+    from sbus.client.inbox import DOT_ADVICE
+
+    return DOT_ADVICE
 
 
 def _receive(bus: socket.socket) -> bytes:
