@@ -182,7 +182,8 @@ OPTIONS: Final = (
     _choice(
         "order",
         *("queue", "stack", "random", "latest"),
-        text="How a backlog is sent: oldest first, newest first, largest first.",
+        text="How a backlog is sent: oldest, newest or largest first, or oldest first with only "
+        "the newest message of each key.",
         reload=Reload.ALWAYS,
     ),
     _choice(
