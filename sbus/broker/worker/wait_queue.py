@@ -100,6 +100,7 @@ class WaitQueue:
             queue = self._queues.setdefault(session.account_place, deque())
             if was_next:
                 queue.appendleft(session)
+                self._due_ns.pop((Reason.RATE, session.account_place), None)  # it tells for all
             else:
                 queue.append(session)
             self._set_due(Reason.RATE, session.account_place, wait.until_ns)
@@ -194,7 +195,8 @@ class WaitQueue:
         return True
 
     def _set_due(self, reason: Reason, number: int, at_ns: int) -> None:
-        self._due_ns[reason, number] = at_ns
+        """Release at this time, or earlier where that is due already."""
+        at_ns = self._due_ns[reason, number] = min(at_ns, self._due_ns.get((reason, number), at_ns))
         self.next_ns = min(self.next_ns, at_ns)
 
     def _set_account_of_stall(self, session: Session, account: int | None) -> None:

@@ -49,8 +49,6 @@ class Waiting(RuleBasedStateMachine):
         self.clients = [Client(number) for number in range(CLIENTS)]
         self.numbers = CLIENTS
         self.now_ns = 1_000_000_000
-        self.until_ns: dict[tuple[Reason, int], int] = {}
-        """The last time that anybody was told, by user for rates and by account for stalls."""
         self.lines: dict[int, list[Client]] = {uid: [] for uid in range(USERS)}
         """Who waits for the rate."""
         self.released: dict[int, Client] = {}
@@ -77,12 +75,9 @@ class Waiting(RuleBasedStateMachine):
         client = self.free(pick)
         if client is None:
             return
-        key = (reason, client.account_place if reason is Reason.RATE else account)
-        until_ns = max(self.until_ns.get(key, 0), self.now_ns + delay_ns)
-        if reason is Reason.ROOM:
-            wait = FOR_ROOM
-        else:
-            self.until_ns[key] = until_ns
+        wait = FOR_ROOM
+        if reason is not Reason.ROOM:
+            until_ns = self.now_ns + delay_ns
             wait = Wait(reason, until_ns, account if reason is Reason.STALL else 0)
         self.queue.add(as_session(client), wait)
         was_next = self.comes_back(client)
@@ -139,7 +134,7 @@ class Waiting(RuleBasedStateMachine):
         overdue = [
             it
             for it in self.waiting(Reason.STALL)
-            if self.until_ns[Reason.STALL, it.wait.account_place if it.wait else 0] <= self.now_ns
+            if it.wait is not None and it.wait.until_ns <= self.now_ns
         ]
         sessions = self.taken(self.queue.release_due(self.now_ns))
         of_rate = [it for it in sessions if it.wait is not None and it.wait.reason is Reason.RATE]
@@ -175,7 +170,7 @@ class Waiting(RuleBasedStateMachine):
         assert not waits_for_a_time or not math.isinf(self.queue.seconds_until_due())
         for client in self.waiting(Reason.STALL):
             assert client.wait is not None
-            assert self.queue.next_ns <= self.until_ns[Reason.STALL, client.wait.account_place]
+            assert self.queue.next_ns <= client.wait.until_ns
 
     @invariant()
     def it_remembers_no_more_than_there_is(self) -> None:
@@ -247,3 +242,18 @@ def test_who_does_not_get_on_keeps_the_others_waiting_for_a_moment_only() -> Non
     assert queue.release_due(1_000) == [as_session(first)]
     assert queue.release_due(1_000 + PATIENCE_NS - 1) == []
     assert queue.release_due(1_000 + PATIENCE_NS) == [as_session(second)]
+
+
+def test_a_later_wait_does_not_put_an_earlier_one_off() -> None:
+    """For its user's rate a client is released alone, and tells for all when it waits again."""
+    queue = WaitQueue(lambda _account: None)
+    first, second, held, also_held = (as_session(Client(USERS * number)) for number in range(4))
+    queue.add(first, Wait(Reason.RATE, 100))
+    queue.add(second, Wait(Reason.RATE, 200))
+    queue.add(held, Wait(Reason.STALL, 100, ACCOUNTS[0]))
+    queue.add(also_held, Wait(Reason.STALL, 200, ACCOUNTS[0]))
+    assert queue.next_ns == 100
+    assert queue.release_due(100) == [first, held, also_held]
+    queue.add(first, Wait(Reason.RATE, 4 * PATIENCE_NS))
+    assert queue.release_due(2 * PATIENCE_NS) == []
+    assert queue.release_due(4 * PATIENCE_NS) == [first]
