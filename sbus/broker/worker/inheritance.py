@@ -257,7 +257,7 @@ class Inheritance:
 
     def _admit_unknown_loss(self, session: Session) -> None:
         if session.patterns and session.outbox.wants_notices:
-            session.outbox.send_control(lost_notice(None))
+            session.tell(lost_notice(None))
 
     def _note_told(self, session: Session) -> None:
         """A successor repeats notices that wait."""
@@ -312,7 +312,7 @@ class Inheritance:
         slot = session.slot
         if slot.is_request_cut and (token := receipts.token_of(slot.request)):
             slot.forget_pending()
-            session.outbox.send_control(receipts.refused(token, _LOST))
+            session.tell(receipts.refused(token, _LOST))
         elif request := slot.request:
             session.pend(request)
             self._sessions.resume(session)
@@ -324,4 +324,4 @@ class Inheritance:
             lost = session.slot.untold_packets
             packets = "packet was" if lost == 1 else "packets were"
             text = f"{lost} {packets} not processed, because a worker died"
-            session.outbox.send_control(error_notice("packets-lost", text))
+            session.tell(error_notice("packets-lost", text))

@@ -63,7 +63,7 @@ class Receipts:
             return
         packet = receipts.receipt(self._table.token(entry), self._table.counts(entry))
         self._table.note_told(entry)
-        session.outbox.send_control(packet)
+        session.tell(packet)
         if not session.outbox.controls_waiting:
             self._sessions.forget_told(client)
 

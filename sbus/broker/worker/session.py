@@ -274,7 +274,14 @@ class Session(SessionRecord):
     def reply(self, packet: bytes) -> None:
         """Send the reply to the packet that is being handled, or was the last one."""
         is_last = len(self.packets) - self.done <= 1
-        self.outbox.send_control(packet, is_reply=is_last)
+        self.tell(packet, is_reply=is_last)
+
+    def tell(self, packet: bytes, *, is_reply: bool = False) -> None:
+        """Send a control message, maybe long after the client's last turn. It is not read while
+        the message waits."""
+        self.outbox.send_control(packet, is_reply)
+        if self.outbox.controls_waiting:
+            self.is_at_rest = False
 
     def pend(self, request: bytes) -> None:
         """This request, which a predecessor of the worker has read, is pending."""

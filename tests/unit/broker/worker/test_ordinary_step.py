@@ -21,7 +21,7 @@ from sbus.shared.shared_memory import (
     WAITING,
 )
 from sbus.shared.worker_statistics import DROPPED_AT, MESSAGES_IN, counters_of
-from tests.fuzz.one_process_bus import OneProcessBus, Peer, one_process_bus
+from tests.fuzz.one_process_bus import OneProcessBus, Peer, SteppedWorker, one_process_bus
 from tests.support.needs import needs_compiled_step
 from tests.unit.broker.worker.step_scene import SUBORDINATE, UIDS, Clock, Scene, stopped_clock
 from tests.unit.shared.memories import log_block_of
@@ -299,6 +299,12 @@ def connected(bus: OneProcessBus, *packets: bytes) -> Peer:
     return peer
 
 
+def rest(worker: SteppedWorker) -> None:
+    """Give ticks until a worker would sleep."""
+    while worker.is_awake() or worker.has_ready():
+        pass
+
+
 def messages_shared(bus: OneProcessBus) -> int:
     """Messages published by clients of the first worker, as other processes see it."""
     return counters_of(bus.memory.statistics, 0)[MESSAGES_IN]
@@ -378,6 +384,36 @@ def test_a_client_that_must_not_be_read_is_left_alone(bus: OneProcessBus, reason
     read = parts.sessions[peer.number].bytes_in
     assert len(bus.stepped[0].poll(0.01)) == 1
     assert parts.sessions[peer.number].bytes_in == read
+
+
+def test_a_client_that_has_not_read_a_reply_is_left_alone(bus: OneProcessBus) -> None:
+    """A receipt comes when its last turn has long been over."""
+    other, reader = connected(bus), bus.connect(1)
+    peer, packet = bus.connect(0), message(b"own", 40_000)
+    reader.send(b"SUB far")
+    peer.send(b"SUB own")
+    bus.settle()
+    session, (here, there) = bus.workers[0].sessions[peer.number], bus.stepped
+    peer.send(b"CMSG !/publish\0token\0far\0")
+    rest(here)
+    for _ in range(20):
+        other.send(packet)
+        rest(here)
+    rest(there)
+    rest(here)
+    assert session.outbox.controls_waiting == 1
+    peer.send(b"MSG k\0")
+    read = session.bytes_in
+    for ready in here.poll(0.01):
+        bus.workers[0].sessions.on_ready(*ready)
+    bus.settle()
+    assert session.bytes_in == read
+    received: list[bytes] = []
+    while more := peer.read():
+        received += more
+        bus.settle()
+    assert received == [packet] * 20 + [b"CMSG !/receipt\0token\x001 0 0"]
+    assert session.bytes_in == read + len(b"MSG k\0")
 
 
 def test_a_flood_does_not_keep_the_worker_from_waking(bus: OneProcessBus) -> None:
