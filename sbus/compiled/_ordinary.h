@@ -44,6 +44,7 @@ enum { /* of sends; see send_times.py */
     WEIGHT_PER_LOOK = 16, /* sixteen small packets, or a large one: a look costs some 50 ns */
 };
 #define TIME_MASK 0xFFFFFFFFu
+#define ANYBODY -1 /* see backpressure.py */
 
 /* -- records: what Python and C both read fast --------------------------------------------------
  * Python's classes inherit from these; `records.py` has their twins. */
@@ -60,6 +61,7 @@ typedef struct {
     PyObject_HEAD
     unsigned long long mask;
     PyObject *recipients; /* a tuple */
+    PyObject *rules;      /* of back-pressure: a dict by account */
 } RouteRecord;
 
 typedef struct {
@@ -269,8 +271,9 @@ is_route(const OrdinaryStep *step, PyObject *object)
 {
     if (!PyObject_TypeCheck(object, step->module->types[ROUTE]))
         return false;
-    PyObject *recipients = ((RouteRecord *)object)->recipients;
-    return recipients && PyTuple_Check(recipients);
+    const RouteRecord *route = (RouteRecord *)object;
+    return route->recipients && PyTuple_Check(route->recipients) && route->rules
+           && PyDict_Check(route->rules);
 }
 
 /* The route of a key, borrowed; NULL if it is not in the cache, or with an exception. Messages
@@ -751,6 +754,21 @@ is_message(const char *data, size_t size)
     return size >= WORD_BYTES && !memcmp(data, "MSG ", WORD_BYTES);
 }
 
+/* Whether a message of this client may have to wait for a stalled one, with this route; -1 with an
+ * exception. */
+static int
+may_be_held(const SessionRecord *session, const RouteRecord *route)
+{
+    long long accounts[] = {(long long)session->account, ANYBODY};
+    bool is_held = false;
+    for (size_t i = 0; PyDict_Size(route->rules) && !is_held && i < 2; i++) {
+        PyObject *account = PyLong_FromLongLong(accounts[i]);
+        is_held = account && PyDict_GetItemWithError(route->rules, account);
+        Py_XDECREF(account);
+    }
+    return PyErr_Occurred() ? -1 : is_held;
+}
+
 /* Gather the messages at the head of the packets, up to this cost: 1 if that makes an ordinary
  * batch, 0 if not, -1 with an exception. */
 static int
@@ -769,7 +787,8 @@ gather(OrdinaryStep *step, const SessionRecord *session, uint64_t cost_max)
         if (!end)
             break;
         RouteRecord *route = look_up(step, key, (uint32_t)(end - key));
-        if (!route)
+        int is_held = route && *step->memory.stalled ? may_be_held(session, route) : 0;
+        if (!route || is_held)
             return PyErr_Occurred() ? -1 : 0;
         OutboxRecord *except = session->echo ? NULL : (OutboxRecord *)session->outbox;
         if (batch_add(step, packet, (uint32_t)(end - key), (uint32_t)batch->count, route, except) < 0)
@@ -822,8 +841,6 @@ static int
 publish(OrdinaryStep *step, SessionRecord *session, uint64_t cost_max)
 {
     Batch *batch = &step->batch;
-    if (*step->memory.stalled)
-        return 0;
     int gathered = gather(step, session, cost_max);
     if (gathered <= 0)
         return gathered;

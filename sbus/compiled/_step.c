@@ -3,9 +3,9 @@
  * `OrdinaryStep.serve` does for one client what Session.receive, Session.gather and
  * Sequencer.publish do, and `walk` what LogWalker.walk_to does, as long as everything is
  * *ordinary*: every packet is a message, every key is in the route cache, the routes are current,
- * no client is stalled, the user is within its rate, the log has room, and nothing has to be walked
- * first. At the first thing that is not, the packets stay pending as they were read, in order, and
- * Python goes on from there. So nothing here decides what Python would decide otherwise, and the
+ * no stalled client may hold the publisher, the user is within its rate, the log has room, and
+ * nothing has to be walked first. At the first thing that is not, the packets stay pending as they
+ * were read, in order, and Python goes on from there. So nothing here decides what Python would decide otherwise, and the
  * Python modules remain the specification.
  *
  * A recipient whose socket is full, that has a backlog, or to whose user sends are timed, is
@@ -486,6 +486,7 @@ static PyMemberDef outbox_members[] = {
 static PyMemberDef route_members[] = {
     {"mask", T_ULONGLONG, offsetof(RouteRecord, mask), 0, NULL},
     {"recipients", T_OBJECT_EX, offsetof(RouteRecord, recipients), 0, NULL},
+    {"backpressure_rules", T_OBJECT_EX, offsetof(RouteRecord, rules), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -544,6 +545,7 @@ route_traverse(PyObject *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(((RouteRecord *)self)->recipients);
+    Py_VISIT(((RouteRecord *)self)->rules);
     return 0;
 }
 
@@ -551,6 +553,7 @@ static int
 route_clear(PyObject *self)
 {
     Py_CLEAR(((RouteRecord *)self)->recipients);
+    Py_CLEAR(((RouteRecord *)self)->rules);
     return 0;
 }
 

@@ -34,9 +34,9 @@ class OutboxRecord:
 
 
 class RouteRecord:
-    """Of a route: the other workers, as a mask, and the recipients here."""
+    """Of a route: the other workers, as a mask, the recipients here, and back-pressure rules."""
 
-    __slots__ = ("mask", "recipients")
+    __slots__ = ("backpressure_rules", "mask", "recipients")
 
     mask: int
 

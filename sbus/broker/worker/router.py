@@ -84,8 +84,9 @@ class Route(RouteRecord):
     `backpressure_rules` are those of clients of any worker that publishers may have to wait for, by
     the account of the user whose publishers those are, or `ANYBODY`."""
 
-    __slots__ = ("backpressure_rules", "fan_out")
+    __slots__ = ("fan_out",)
 
+    backpressure_rules: Mapping[int, Sequence[BackpressureRule]]
     recipients: tuple[Recipient, ...]
 
     def __init__(

@@ -241,6 +241,48 @@ def test_a_walk_is_charged_to_the_owner_of_a_subordinate_id(compiled: bool) -> N
             scene.close()
 
 
+# -- what stays ordinary ---------------------------------------------------------------------------
+def published_in_c(scene: Scene, clock: Clock, client: int, packets: list[bytes]) -> int:
+    """How many of these messages the compiled step itself publishes at once."""
+    session = scene.clients[client].session
+    scene.clients[client].send(packets)
+    before = session.messages_in
+    scene.sequencers[0].serve(session, 1, 1_000)
+    published = session.messages_in - before
+    scene.turn(scene.clients[client])
+    assert session.messages_in - before == len(packets)
+    return published
+
+
+@pytest.fixture
+def scene() -> Iterator[tuple[Scene, Clock]]:
+    with stopped_clock() as clock:
+        opened = Scene(compiled=True)
+        yield opened, clock
+        opened.close()
+
+
+def test_a_stalled_client_concerns_those_alone_who_may_be_held(scene: tuple[Scene, Clock]) -> None:
+    """The second client, of another user than the first and the third, has no room for `x`."""
+    opened, clock = scene
+    opened.subscribe(opened.clients[1], b"x")
+    opened.enable_backpressure(opened.clients[1])
+    packets = [message(key, 0) for key in (b"a/b", b"x", b"a/c", b"x")]
+    publish(0, packets)(opened, clock)  # the worker reads the table
+    for key in KEYS:
+        opened.learn(key)
+    backpressure = opened.clients[1].session.backpressure
+    assert backpressure is not None
+    backpressure.stall()
+    assert published_in_c(opened, clock, 0, packets) == 4
+    own = opened.clients[1].session
+    opened.clients[1].send(packets)
+    opened.sequencers[0].serve(own, 1, 1_000)
+    assert own.messages_in == 0
+    opened.turn(opened.clients[1])
+    assert own.messages_in == 1, "the next one is held"
+
+
 # -- layouts ---------------------------------------------------------------------------------------
 def test_a_step_with_any_other_place_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from sbus.compiled._step import LAYOUT
