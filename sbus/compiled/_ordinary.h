@@ -158,8 +158,8 @@ typedef struct {
     size_t packets_count, packets_max, done;
     Batch batch;
     char prefix[PREFIX_BYTES_MAX]; /* for recipients that want to know the sender */
-    size_t prefix_bytes;
-    uint64_t prefix_place; /* of the message that it is for; 0: none */
+    size_t prefix_bytes;   /* 0: it is for no message */
+    uint64_t prefix_place; /* of the message that it is for */
     bool is_busy, called_python;
 } OrdinaryStep;
 
@@ -339,7 +339,7 @@ set_origin(OrdinaryStep *step, uint64_t client, uint64_t uid, uint64_t gid, uint
     origin->pid = pid;
     step->batch.account = origin->account = account;
     step->batch.place = origin->place = place;
-    step->prefix_place = 0;
+    step->prefix_bytes = 0;
 }
 
 /* Send a message behind the words that tell who published it; as send(2). */
@@ -349,7 +349,7 @@ send_with_sender(OrdinaryStep *step, const OutboxRecord *outbox, const Message *
     static const char word[] = "CMSG !/from"; /* with its NUL */
     const OriginRecord *origin = step->origin;
     uint64_t place = step->batch.place + message->number;
-    if (step->prefix_place != place) {
+    if (!step->prefix_bytes || step->prefix_place != place) {
         memcpy(step->prefix, word, sizeof word);
         step->prefix_bytes = sizeof word + (size_t)snprintf(step->prefix + sizeof word,
             sizeof step->prefix - sizeof word, "%llu %llu %llu %llu %llu ",
@@ -482,8 +482,12 @@ send_from(OrdinaryStep *step, size_t at)
         store(batch->progress, batch->progress_base + number + all[at].slot_at + 1);
         if (!outbox || outbox->account >= step->memory.accounts_count)
             break;
+        if (group.sends && outbox->account != group.account && group.is_charged) {
+            note_sends(step, &group, at); /* before another pair may take the place of theirs */
+            group = (Group){.first = at};
+        }
         Debt *debt = all[at].debt = debt_for(step, &all[at]);
-        if (group.sends && outbox->account != group.account && (debt || group.is_charged)) {
+        if (group.sends && outbox->account != group.account && debt) {
             note_sends(step, &group, at);
             group = (Group){.first = at};
         }
@@ -881,7 +885,7 @@ deliver_placed(OrdinaryStep *step, PyObject *messages, uint64_t received_us)
     Batch *batch = &step->batch;
     batch->account = step->origin->account;
     batch->place = step->origin->place;
-    step->prefix_place = 0;
+    step->prefix_bytes = 0;
     for (Py_ssize_t i = 0; i < PyList_Size(messages); i++) {
         PyObject *bytes, *key, *route;
         Packet packet;
@@ -892,7 +896,12 @@ deliver_placed(OrdinaryStep *step, PyObject *messages, uint64_t received_us)
             PyErr_SetString(PyExc_TypeError, "a message has no route");
             return -1;
         }
-        if (batch_add(step, packet, (uint32_t)PyBytes_Size(key), (uint32_t)batch->count,
+        uint64_t key_bytes = (uint64_t)PyBytes_Size(key);
+        if (key_bytes + WORD_BYTES > packet.size) {
+            PyErr_SetString(PyExc_ValueError, "a key is longer than its packet");
+            return -1;
+        }
+        if (batch_add(step, packet, (uint32_t)key_bytes, (uint32_t)batch->count,
                       (RouteRecord *)route, NULL) < 0)
             return -1;
     }

@@ -30,6 +30,10 @@
 static bool
 begin(OrdinaryStep *step)
 {
+    if (!step->recent) {
+        PyErr_SetString(PyExc_RuntimeError, "it is not made yet");
+        return false;
+    }
     if (step->is_busy) {
         PyErr_SetString(PyExc_RuntimeError, "an ordinary step is under way");
         return false;

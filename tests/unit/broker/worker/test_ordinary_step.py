@@ -2,17 +2,23 @@
 
 import select
 import socket
+import subprocess
+import sys
+from array import array
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sbus.broker.delivery import fan_out_times
 from sbus.broker.worker import ordinary_step
 from sbus.limits import Limits
 from sbus.protocol.controls import BacklogOrder, Hard, Soft
 from sbus.shared import log_share
+from sbus.shared.accounts import BUS
+from sbus.shared.log_block import Publisher
 from sbus.shared.shared_memory import (
     LOG_ENTRY_BYTES,
     LOG_SHARE,
@@ -23,7 +29,13 @@ from sbus.shared.shared_memory import (
 from sbus.shared.worker_statistics import DROPPED_AT, MESSAGES_IN, counters_of
 from tests.fuzz.one_process_bus import OneProcessBus, Peer, SteppedWorker, one_process_bus
 from tests.support.needs import needs_compiled_step
-from tests.unit.broker.worker.step_scene import SUBORDINATE, UIDS, Clock, Scene, stopped_clock
+from tests.unit.broker.worker.step_scene import (
+    SUBORDINATE,
+    UIDS,
+    Clock,
+    Scene,
+    stopped_clock,
+)
 from tests.unit.shared.memories import log_block_of
 
 pytestmark = needs_compiled_step
@@ -294,6 +306,66 @@ def test_a_step_with_any_other_place_is_refused(monkeypatch: pytest.MonkeyPatch)
             patched.setattr(f"sbus.shared.{module}.{constant}", place + 1)
             with pytest.raises(ImportError, match=rf"{name} = {place}, not {place + 1}"):
                 ordinary_step._check_layout(LAYOUT)
+
+
+# -- misuse, and what two pairs share --------------------------------------------------------------
+def test_a_step_that_was_not_made_refuses_to_work() -> None:
+    """In a process of its own, which a mistake would end."""
+    program = """
+from sbus.compiled._step import OrdinaryStep
+step = OrdinaryStep.__new__(OrdinaryStep)
+for call in (
+    lambda: step.deliver([], 0), lambda: step.walk(1, {}, {}, 1),
+    lambda: step.walk_piece(bytes(64), 0, {}, {}), lambda: step.poll(0, {}, 0.0, 1),
+):
+    try:
+        call()
+    except RuntimeError as error:
+        assert str(error) == "it is not made yet"
+    else:
+        raise AssertionError
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_key_that_its_packet_does_not_have_is_refused(scene: tuple[Scene, Clock]) -> None:
+    opened, _ = scene
+    route = opened.routers[0].look_up(b"x")
+    with pytest.raises(ValueError, match="a key is longer than its packet"):
+        opened.sequencers[0]._step.deliver([(b"MSG x\0", bytes(100), route)], 0)
+
+
+def test_a_message_at_place_0_is_told_with_its_own_sender(scene: tuple[Scene, Clock]) -> None:
+    opened, _ = scene
+    recipient = opened.clients[1]
+    recipient.tell_sender(True)
+    opened.subscribe(recipient, b"x")
+    packet, route = message(b"x", 0), opened.routers[0].look_up(b"x")
+    for client in (7, 8):
+        opened.contexts[0].origin.set(Publisher(client, 1, 2, 3, 4), 0)
+        opened.sequencers[0]._step.deliver([(packet, b"x", route)], 0)
+    recipient.read(2)
+    assert recipient.received == [b"CMSG !/from\x000 %d 2 1 3 %b" % (it, packet) for it in (7, 8)]
+
+
+def test_a_pair_is_charged_before_another_one_may_take_its_place() -> None:
+    scene = Scene(compiled=True)
+    try:
+        words = scene.contexts[0].fan_out_times.words
+        words[fan_out_times._FACTOR] = 0  # all pairs have one place
+        scene.clients[2].session.outbox.account_place = BUS
+        for client in scene.clients[1:3]:
+            scene.subscribe(client, b"x")
+        publish(0, [message(b"x", 0)])(scene, cast(Clock, None))  # it reads the table
+        pair_at = fan_out_times._FIRST_PAIR
+        words[pair_at : pair_at + 4] = array("Q", bytes(32))
+        for at in range(fan_out_times._USED_NS, pair_at):
+            words[at] = 1 << 62  # time has paid all that it can
+        publish(0, [message(b"x", 0)])(scene, cast(Clock, None))
+        first = words[pair_at + fan_out_times._PAIR]
+        assert (first & 0xFFFF_FFFF) - 1 == scene.clients[1].session.account_place
+    finally:
+        scene.close()
 
 
 # -- damaged log blocks ----------------------------------------------------------------------------
