@@ -119,6 +119,7 @@ class Shutdown:
             raise self._failure
         if self.is_handed_over:
             return
-        self._notifier.stopping(f"Stopping, with {len(self._registry)} clients")
-        self._events.emit(BusStopping(clients=len(self._registry)))
+        clients = len(self._registry)
+        self._notifier.stopping(f"Stopping, with {clients} client{'s' * (clients != 1)}")
+        self._events.emit(BusStopping(clients=clients))
         self.admission_scope.cancel()
