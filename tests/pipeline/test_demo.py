@@ -30,6 +30,35 @@ def test_the_demo_makes_a_report_of_itself(tmp_path: Path) -> None:
     assert len(keys) == int(total.split()[1].replace(",", "")) + 1, "and the word that it ends"
 
 
+def test_live_messages_do_not_wait_for_the_installation_of_spark(tmp_path: Path) -> None:
+    """The installation here goes on until the first show has ended."""
+    checkout, shown = tmp_path / "checkout", tmp_path / "shown"
+    (checkout / "deploy").mkdir(parents=True)
+    (checkout / ".venv").symlink_to(Path(sys.executable).parents[1])
+    set_up = checkout / "deploy/setup-venv"
+    set_up.write_text(f"#!/bin/sh\nwhile [ ! -e {shown} ]; do sleep 0.05; done\n")
+    set_up.chmod(0o755)
+    environment = {**sbusd_environment(), "TMPDIR": str(tmp_path)}
+    command = [*DEMO, "--set-up", str(checkout)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as demo:
+        try:
+            assert demo.stdout is not None
+            lines = []
+            for line in demo.stdout:
+                lines.append(line)
+                if line.startswith("It was one order"):
+                    shown.touch()
+            assert demo.wait(SECONDS_MAX) == 0
+        finally:
+            demo.kill()
+    text = "".join(lines)
+    first, installed, rest = text.partition("Spark is installed, after ")
+    assert installed
+    assert "+" in first, "live messages"
+    assert "Once more, and recorded:" in rest
+    assert "Look at it:  " in rest
+
+
 def recorded(directory: Path) -> list[str]:
     (table,) = Recording(directory).tables("messages").values()
     pieces = table.plan(table.earliest, table.end)
