@@ -60,7 +60,7 @@ class Shutdown:
     @property
     def code(self) -> str:
         """What clients are told that are still connected when the bus ends."""
-        return "draining" if self.is_draining else "stopping"
+        return "draining" if self._deadline.cancelled_caught else "stopping"
 
     @property
     def why(self) -> str:
