@@ -81,10 +81,13 @@ class Events:
     # -- events --------------------------------------------------------------------------------
     def _move(self, chance: float) -> None:
         """Some clients, to one worker each."""
-        self._move_clients(chance, None)
+        self._move_clients(self._clients(), chance, None)
 
-    def _move_clients(self, chance: float, to: int | None) -> None:
-        listed = self.ask("clients").get("result", {}).get("clients", [])
+    def _clients(self) -> list[dict[str, Any]]:
+        listed: list[dict[str, Any]] = self.ask("clients").get("result", {}).get("clients", [])
+        return listed
+
+    def _move_clients(self, listed: list[dict[str, Any]], chance: float, to: int | None) -> None:
         for number in range(min(len(listed), 1 + int(chance * 6))):
             at = int(chance * 7919 + number * 31)
             client = listed[at % len(listed)]["client"]
@@ -133,10 +136,11 @@ class Events:
         is_short = chance < 0.5
         if not is_short:
             self._death(worker)
+        listed = self._clients() if is_short else []  # which needs all workers
         _send_signal(pid, signal.SIGSTOP)
         if is_short:
             # Clients that are moved to it meanwhile wait for it.
-            with meanwhile(lambda _: self._move_clients(chance, worker)):
+            with meanwhile(lambda _: self._move_clients(listed, chance, worker)):
                 time.sleep(_SHORT_STOP_SECONDS)
                 self._check_sockets()
                 _send_signal(pid, signal.SIGCONT)
@@ -171,8 +175,7 @@ class Events:
         self.ask("reload")
 
     def _kick(self, chance: float) -> None:
-        listed = self.ask("clients").get("result", {}).get("clients", [])
-        if listed:
+        if listed := self._clients():
             self._log.event("kick")
             self.ask("kick", client=listed[int(chance * len(listed))]["client"])
 
