@@ -40,7 +40,7 @@ class Died(BaseException):
 def forged_block() -> bytes:
     """128 bytes that look like a log block for the victim's worker, published by uid 0."""
     length, place = 128, 1 << 62
-    header = BLOCK.pack(1 << VICTIM, length, 1, 99, 0, 0, place, 0, 1, 0)
+    header = BLOCK.pack(1 << VICTIM, length, 1, 99, 0, 0, place, 0, 1, 0, 0)
     block = header + _ENTRY.pack(1 << VICTIM, len(FORGED), len(b"victim"), 0) + FORGED
     return block.ljust(length, b"\0")
 
