@@ -194,7 +194,9 @@ class Backlog:
         for section in self._sections:
             for some in section.items():
                 items += some
-        return BacklogRecord(missing=self._missing, items=items)
+        first = self._sections[0]  # only the section that is sent from has any sorted
+        is_sorted = len(first.sorted) + first.to_sort
+        return BacklogRecord(missing=self._missing, items=items, sorted=is_sorted)
 
     def follow(self, changes: BacklogRecord) -> None:
         """Have what another backlog has. This one, whose order is `queue`, has what that had before
@@ -219,6 +221,7 @@ class Backlog:
                 self.record_drops(item)
             else:
                 self.append_control(item.packet, item.is_reply)
+        self._sections[0].to_sort = changes.sorted
 
     def _put_at(self, number: int, packet: bytes) -> None:
         """Replace a message; there are no gaps."""
@@ -274,3 +277,4 @@ class Backlog:
             )
             assert not positions or self._order is _QUEUE
             assert all(count > 0 for _, count in section.gaps)
+            assert section.to_sort <= (0 if section.newest else len(section.row))

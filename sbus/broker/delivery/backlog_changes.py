@@ -50,6 +50,7 @@ def changes_since(
         items=items[found:],
         came_ms=now.came_ms[found:],
         replaced_came_ms=replaced_came_ms,
+        sorted=now.sorted,
     )
 
 

@@ -102,12 +102,14 @@ class _SortedMessages:
 class Section:
     """Messages and gaps between two control messages, and the one that ends it."""
 
-    __slots__ = ("control", "gaps", "newest", "overhead_bytes", "row", "sent", "sorted")
+    __slots__ = ("control", "gaps", "newest", "overhead_bytes", "row", "sent", "sorted", "to_sort")
 
     def __init__(self) -> None:
         self.sorted = _SortedMessages()
         self.newest: OrderedDict[bytes, bytes] = OrderedDict()
         self.row: deque[bytes] = deque()
+        self.to_sort = 0
+        """The oldest messages in the row that another bus had sorted: nothing replaces them."""
         self.overhead_bytes = 0
         """What the first two parts, and the ages of messages, take besides these."""
         self.sent = 0
@@ -149,12 +151,11 @@ class Section:
 
     def index(self, order: BacklogOrder, count: int) -> list[bytes]:
         """Put so many of them there; returns those that have been replaced."""
-        if order is _RANDOM:
-            for _ in range(count):
-                self.sorted.append(self._pop_oldest())
-            self.overhead_bytes += _INDEX_BYTES * count
-            return []
-        packets = [self.row.popleft() for _ in range(count)]
+        to_sort = count if order is _RANDOM else min(count, self.to_sort)
+        for _ in range(to_sort):
+            self.sorted.append(self._pop_oldest())
+        self.overhead_bytes += _INDEX_BYTES * to_sort
+        packets = [self.row.popleft() for _ in range(count - to_sort)]
         return [old for packet in packets if (old := self._put(packet)) is not None]
 
     def _put(self, packet: bytes) -> bytes | None:
@@ -202,7 +203,9 @@ class Section:
         self.sent += 1
         if order is _STACK:
             if self.row:
-                return self.row.pop()
+                packet = self.row.pop()
+                self.to_sort = min(self.to_sort, len(self.row))
+                return packet
             if self.newest:
                 return self._pop_newest(last=True)
         elif not self.sorted:
@@ -211,7 +214,11 @@ class Section:
 
     def _pop_oldest(self) -> bytes:
         """Of those that are not sorted."""
-        return self._pop_newest(last=False) if self.newest else self.row.popleft()
+        if self.newest:
+            return self._pop_newest(last=False)
+        if self.to_sort:
+            self.to_sort -= 1
+        return self.row.popleft()
 
     def _pop_newest(self, *, last: bool) -> bytes:
         key, packet = self.newest.popitem(last)

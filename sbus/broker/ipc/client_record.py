@@ -12,7 +12,7 @@ import msgspec
 from sbus.errors import SbusError
 from sbus.protocol.controls import FloodControl
 
-VERSION: Final = (1, 2)
+VERSION: Final = (1, 3)
 """Major and minor."""
 PATTERNS_BYTES_MAX: Final = 48 * 1024
 """Of the patterns of a record, which has to fit a packet of a link."""
@@ -80,6 +80,8 @@ class BacklogRecord(msgspec.Struct, frozen=True, kw_only=True):
     that is not known."""
     replaced_came_ms: Mapping[int, int] = {}
     """Likewise for `replaced`."""
+    sorted: int = 0
+    """So many of the oldest messages are sorted by size, so nothing replaces them."""
 
 
 class Departure(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,6 +22,8 @@ class Naive:
         self.items: list[Item] = []
         self.unplaced = 0
         self.sorted: set[bytes] = set()
+        self.irreplaceable: set[bytes] = set()
+        """Also those that another bus has sorted."""
 
     def record_drop(self) -> None:
         if self.order is BacklogOrder.QUEUE:
@@ -39,6 +41,7 @@ class Naive:
         """So many more messages are sorted by size, which are not replaced."""
         unsorted = [item for item in self.section() if item not in self.sorted]
         self.sorted |= {item for item in unsorted[:count] if isinstance(item, bytes)}
+        self.irreplaceable |= self.sorted
 
     def section(self) -> list[Item]:
         replies = [at for at, item in enumerate(self.items) if isinstance(item, ControlMessage)]
@@ -48,10 +51,11 @@ class Naive:
         """Between two replies, a message takes the place of an earlier one with its key."""
         if self.order is not BacklogOrder.LATEST:
             return
+        self.sorted |= self.irreplaceable
         left: list[Item] = []
         places: dict[bytes, int] = {}
         for item in self.items:
-            if isinstance(item, bytes) and item not in self.sorted:
+            if isinstance(item, bytes) and item not in self.irreplaceable:
                 key = item[: item.index(0)]
                 if key in places:
                     left[places[key]] = item

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sbus.broker.delivery.backlog import Backlog
@@ -52,9 +52,33 @@ def rest(backlog: Backlog) -> Iterator[object]:
         backlog.pop()
 
 
-@given(st.lists(STEPS, min_size=1, max_size=4), st.sampled_from(BacklogOrder), st.booleans())
+SOME_SORTED: list[tuple[str, object]] = [
+    *[("append", b"MSG a\0")] * 3,
+    ("reorder", BacklogOrder.RANDOM),
+    ("pop", None),
+]
+"""Two messages that nothing replaces any more."""
+
+
+@given(
+    st.lists(STEPS, min_size=1, max_size=4),
+    st.sampled_from(BacklogOrder),
+    st.lists(PACKETS, max_size=4),
+    st.booleans(),
+)
+@example(rounds=[SOME_SORTED], order=BacklogOrder.LATEST, later=[], by_key=False)
+@example(
+    rounds=[SOME_SORTED, [("pop", None)]],
+    order=BacklogOrder.LATEST,
+    later=[b"MSG a\0"],
+    by_key=False,
+)
+@example(rounds=[SOME_SORTED], order=BacklogOrder.LATEST, later=[b"MSG a\0"], by_key=False)
 def test_a_backlog_that_follows_changes_is_as_the_other(
-    rounds: list[list[tuple[str, object]]], order: BacklogOrder, by_key: bool
+    rounds: list[list[tuple[str, object]]],
+    order: BacklogOrder,
+    later: list[bytes],
+    by_key: bool,
 ) -> None:
     backlog, other = Backlog(BacklogOrder.QUEUE), Backlog(BacklogOrder.QUEUE)
     before = BacklogRecord()
@@ -65,8 +89,10 @@ def test_a_backlog_that_follows_changes_is_as_the_other(
         other.check_invariants()
         assert other.record() == now
         before = now
-    backlog.reorder(order)
-    other.reorder(order)
+    for one in (backlog, other):
+        one.reorder(order)
+        for packet in later:
+            one.append(packet)
     assert list(rest(other)) == list(rest(backlog))
 
 
