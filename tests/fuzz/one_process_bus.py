@@ -233,14 +233,21 @@ class OneProcessBus:
             self.book.reap(worker, time.monotonic_ns())
         return clients
 
-    def succeed(self, worker: int, clients: list[tuple[Session, int]]) -> None:
-        """Let a successor take over these clients of a dead worker."""
+    def succeed(
+        self,
+        worker: int,
+        clients: list[tuple[Session, int]],
+        update: SettingsUpdate | None = None,
+    ) -> None:
+        """Let a successor take over these clients of a dead worker; an `update` comes between."""
         parts = self._start(worker)
         for session, fd in clients:
             own, place, number = session.credentials, session.account_place, session.client
             adoption = AdoptClient(number, own, place, encode_rule_set(0), number)
             self._links[worker].send(InheritClient(adoption), fd)
             os.close(fd)
+        if update is not None:
+            self.reconfigure(worker, update)
         self._links[worker].send(TakeOver())
         assert parts.succeed()
 

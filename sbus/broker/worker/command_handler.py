@@ -132,6 +132,7 @@ class CommandHandler:
             case protocol.ApplySettings():
                 update = read_memfd(fds[0])
                 os.close(fds[0])
+                self._moves.inheritance.apply_rules(update.rules_by_client)
                 self._sessions.apply_settings(command.number, update)
             case protocol.RunQuery():
                 reply = self._query_handler.answer(command.query)

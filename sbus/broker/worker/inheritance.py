@@ -19,8 +19,10 @@ kept everything for this worker, a client with subscriptions is told that it los
       is disconnected here                         its predecessor, has died before it could tell
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+
+import msgspec
 
 from sbus.broker.delivery.backpressure import BackpressureRule, unpack_rule
 from sbus.broker.ipc.client_record import Departure
@@ -119,6 +121,13 @@ class Inheritance:
     def add(self, command: InheritClient, fd: int) -> None:
         """A client to take over; `fd` belongs to this worker from now on."""
         self._clients.append((command, fd))
+
+    def apply_rules(self, rules_by_client: Mapping[int, bytes]) -> None:
+        """The access rules have changed: the clients to take over have these sets of them."""
+        for at, (command, fd) in enumerate(self._clients):
+            rules = rules_by_client.get(command.adoption.client, b"")
+            adoption = msgspec.structs.replace(command.adoption, rules=rules)
+            self._clients[at] = InheritClient(adoption), fd
 
     def decline(self, command: InheritClient, why: str) -> None:
         """A client that cannot be taken over, for this reason."""

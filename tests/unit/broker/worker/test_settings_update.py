@@ -10,8 +10,10 @@ import pytest
 from sbus.broker.config.access_policy import AccessRule, Permission, encode_rule_set
 from sbus.broker.config.settings import BusSettings, SettingsUpdate
 from sbus.broker.delivery import fan_out_times
+from sbus.broker.ipc.client_record import ClientRecord
+from sbus.broker.ipc.worker_protocol import AdoptClient, HandOverClient, PrepareClient
 from sbus.limits import Limits
-from tests.fuzz.one_process_bus import WORKERS, OneProcessBus, Peer, one_process_bus
+from tests.fuzz.one_process_bus import CREDENTIALS, WORKERS, OneProcessBus, Peer, one_process_bus
 
 LIMITS = Limits(log_bytes=8 * 1024 * 1024, table_bytes=1024 * 1024)
 REFUSED = b"CMSG !/error\0not-allowed "
@@ -80,6 +82,65 @@ def test_a_client_on_its_way_when_rules_change_goes_by_the_new_ones() -> None:
         )
         assert (before_profile.publish, after_profile.publish) == (0b10, 0b01)
         close(before, after)
+        opened.settle()
+
+
+def test_clients_that_a_successor_is_given_when_rules_change_go_by_the_new_ones() -> None:
+    """The predecessor had never served one of them. Both come with their old sets of rules."""
+    denied = (Permission.PUBLISH, Permission.SUBSCRIBE)
+    new = settings(*(rule(verb, b"k") for verb in denied), rule(Permission.BLOCK, allows=True))
+    with bus() as opened:
+        served, unserved, publisher = opened.connect(0), opened.connect(0), opened.connect(1)
+        for packet in (b"CMSG !/notices/on", b"SUB k", b"SUB k2", b"CMSG blocking/soft/block"):
+            served.send(packet)
+        opened.settle()
+        slot = opened.workers[0].sessions[unserved.number].slot
+        slot.save(0, slot.settings())
+        peers = (served, unserved)
+        rules = {peer.number: encode_rule_set(0b111) for peer in peers}
+        opened.succeed(0, opened.reap(0), SettingsUpdate(new, rules))
+        opened.settle()
+        for peer in peers:
+            peer.send(b"CMSG !/notices/on")
+            peer.send(b"MSG k\0")
+        for key in (b"k", b"k2"):
+            publisher.send(b"MSG %b\0" % key)
+        opened.settle()
+        assert [packet[:25] for packet in unserved.read()] == [REFUSED]
+        assert sorted(packet[:25] for packet in served.read()) == [REFUSED, b"MSG k2\0"]
+        for peer in peers:
+            profile = opened.workers[0].sessions[peer.number].profile
+            assert (profile.publish, profile.subscribe, profile.may_block_others) == (1, 2, True)
+        backpressure = opened.workers[0].sessions[served.number].backpressure
+        assert backpressure is not None
+        assert backpressure.rule.profile.may_block_others
+        close(*peers, publisher)
+        opened.settle()
+
+
+def test_a_client_that_is_prepared_for_when_rules_change_arrives_under_the_new_ones() -> None:
+    new = settings(rule(Permission.PUBLISH, b"k"), rule(Permission.SUBSCRIBE, b"k"))
+    with bus() as opened:
+        peer, publisher = opened.connect(0), opened.connect(0)
+        for packet in (b"CMSG !/notices/on", b"SUB k", b"SUB k2"):
+            peer.send(packet)
+        opened.settle()
+        session, number = opened.workers[0].sessions[peer.number], peer.number
+        place, unruled = session.account_place, encode_rule_set(0)
+        adoption = AdoptClient(number, CREDENTIALS, place, unruled, number)
+        record = ClientRecord(revision=session.revision, patterns=session.patterns)
+        opened.tell(1, PrepareClient(adoption, record), session.sock.fileno())
+        opened.settle()
+        apply_settings(opened, SettingsUpdate(new, {number: encode_rule_set(0b11)}))
+        opened.tell(0, HandOverClient(number, 1, session.revision))
+        opened.settle()
+        assert number in {session.client for session in opened.workers[1].sessions}
+        peer.send(b"MSG k\0")
+        for key in (b"k", b"k2"):
+            publisher.send(b"MSG %b\0" % key)
+        opened.settle()
+        assert sorted(packet[:25] for packet in peer.read()) == [REFUSED, b"MSG k2\0"]
+        close(peer, publisher)
         opened.settle()
 
 
