@@ -1272,7 +1272,8 @@ deliver_block(OrdinaryStep *step, const BlockHeader *header, uint64_t position, 
     step->counts[ROUTE_LOOKUPS] += batch->count;
     uint32_t latency_us = (uint32_t)(step->looked_ns / 1000) - header->received_us;
     record_latency(step, latency_us, step->counts[ACCEPTED] - before);
-    uint64_t cost = batch->count + batch->deliveries_count - batch->left_out;
+    uint64_t cost = batch->count + batch->deliveries_count - batch->left_out
+        + batch->delivery_bytes / BYTES_PER_UNIT;
     if (add_for_account(costs, header->account, cost) < 0
         || add_for_account(bytes, header->account, header->length) < 0)
         return -1;

@@ -13,7 +13,7 @@ from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.monitor import MessageMonitor
 from sbus.broker.worker.ordinary_step import OrdinaryStep
 from sbus.broker.worker.router import Router
-from sbus.limits import UNITS_PER_SECOND
+from sbus.limits import BYTES_PER_UNIT, UNITS_PER_SECOND
 from sbus.shared.in_flight import NUMBER_SHIFT, delivery
 from sbus.shared.log_block import BLOCK, ENTRY_BYTES, HAND_OVER, TIME_MASK, WalkedBlock
 from sbus.shared.ordered_log import OrderedLog
@@ -159,7 +159,7 @@ class LogWalker:
                 break
             account = publisher.account_place
             origin.set(publisher, block_place)
-            before = statistics.counts[ACCEPTED]
+            before, bytes_before = statistics.counts[ACCEPTED], statistics.counts[ACCEPTED_BYTES]
             deliveries = 0
             walked_bytes = BLOCK.size
             timed_seconds = self._report_walked(entries) if self.monitor.is_watched else 0.0
@@ -193,7 +193,9 @@ class LogWalker:
             statistics.counts[ROUTE_LOOKUPS] += len(entries)
             latency_us = (time.monotonic_ns() // 1000 - received_us) & TIME_MASK
             statistics.record_latency(latency_us, accepted)
-            cost = len(entries) + deliveries + int(timed_seconds * UNITS_PER_SECOND)
+            delivery_bytes = statistics.counts[ACCEPTED_BYTES] - bytes_before
+            cost = len(entries) + deliveries + delivery_bytes // BYTES_PER_UNIT
+            cost += int(timed_seconds * UNITS_PER_SECOND)
             total += cost
             self._cost[account] = self._cost.get(account, 0) + cost
             before_bytes = self._unpriced_bytes.get(account, 0)
