@@ -45,7 +45,8 @@ BYTES_PER_UNIT: Final = 4096
 """A unit of cost is a packet, a delivery, or so many bytes of either."""
 UNITS_PER_SECOND: Final = 250_000
 """Work that may take much longer than a message is charged by its time: looking a new key up,
-packets that are no messages, such as subscriptions, and closing the files that a packet carries."""
+packets that are no messages, such as subscriptions, closing the files that a packet carries, and
+disconnecting a client for a fault."""
 
 TIME_SLICE_NS: Final = 400_000
 """The time slice that all processes of a bus ask for. It is shorter than the default of Linux, 0.7

@@ -130,8 +130,7 @@ class Scheduler:
         if not session.is_open():
             return 0  # it was disconnected during its last turn
         if session.outbox.fault is not None:
-            self._sessions.expel(session, session.outbox.fault)
-            return 1
+            return self._sessions.expel(session, session.outbox.fault)
         if self._must_wait(session):
             return 0
         served_clients, worker = self._context.memory.served_clients, self._context.worker
@@ -161,8 +160,7 @@ class Scheduler:
                     cost = self._serve_ordinary(session, cost, quantum)
         except Misbehaviour as fault:
             self._fair_queue.charge(session.account_place, cost)
-            self._sessions.expel(session, fault)
-            return cost
+            return cost + self._sessions.expel(session, fault)
         self._fair_queue.charge(session.account_place, cost)
         if session.has_pending():
             if was_counted or session.bytes_in - bytes_in > _UNCOUNTED_BYTES_MAX:

@@ -590,10 +590,11 @@ def test_a_worker_that_stops_tries_a_kernel_without_memory_again(
 
 
 def test_a_worker_that_stops_ends_some_clients_in_each_tick(
-    bus: OneProcessBus, monkeypatch: pytest.MonkeyPatch
+    bus: OneProcessBus, advance: Advance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "_ENDED_AT_ONCE", 2)
+    """As many as do not take long, however much they have sent."""
     peers = [subscriber(bus, 0) for _ in range(5)]
+    take(sessions._ENDING_SECONDS / 2, advance, "_disconnect", sessions.Sessions, monkeypatch)
     bus.tell(0, Stop())
     left: list[int] = []
     while not bus.stepped[0].has_ended:
