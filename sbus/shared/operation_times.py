@@ -60,6 +60,13 @@ class OperationTimes:
         """A tick or a callback begins. To be called if the last mark is `MARK_SECONDS` old."""
         self._cpu_at_mark = time.thread_time()
 
+    def own_time(self, seconds: float) -> float:
+        """The time of work that has just ended, without an interruption by the host, if it took
+        longer than the mark can be old."""
+        if seconds <= MARK_SECONDS:
+            return seconds
+        return min(seconds, time.thread_time() - self._cpu_at_mark)
+
     def record(
         self, kind: str, seconds: float, what: str = "", cpu_at_begin: float | None = None
     ) -> None:

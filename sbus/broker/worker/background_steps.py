@@ -30,7 +30,7 @@ class BackgroundSteps:
         """Make one step. Returns whose it was, and its cost; None when there is none to make."""
         if not self._changes:
             return None
-        began_at = time.perf_counter()
+        began_at = time.thread_time()
         account, changes = next(iter(self._changes.items()))
         can_continue = next(changes[0], None)
         if not can_continue:
@@ -40,7 +40,7 @@ class BackgroundSteps:
         del self._changes[account]
         if changes:
             self._changes[account] = changes
-        return account, int((time.perf_counter() - began_at) * UNITS_PER_SECOND)
+        return account, int((time.thread_time() - began_at) * UNITS_PER_SECOND)
 
     def retry(self) -> None:
         """There may be room in the table again."""

@@ -16,9 +16,9 @@ Leaving does not cancel a charge.
     |charge of one user - charge of another| <= the cost of the costliest turn, if both are queued
     a user that joins without debt has the next turn, after others that joined like it before
 
-When the queue is empty all charges are forgotten, because nobody was kept waiting. This is SFQ as
-published by Goyal, Vin and Cheng ("Start-time Fair Queuing", SIGCOMM 1996), with users for flows
-and turns for packets.
+When the queue is empty, and no client waits for room or for a stalled client, all charges are
+forgotten, because nobody was kept waiting. This is SFQ as published by Goyal, Vin and Cheng
+("Start-time Fair Queuing", SIGCOMM 1996), with users for flows and turns for packets.
 """
 
 from collections import deque
@@ -113,12 +113,15 @@ class FairQueue(Generic[C]):
         """Choose the client that has the next turn, and take it out; None when none is queued."""
         user = self._next_user()
         if user is None:
-            self._users.clear()
-            self._virtual_time = 0
             return None
         item = user.pop()
         item.is_queued = False
         return item
+
+    def forget_charges(self) -> None:
+        """No client is queued, and none waits elsewhere for its turn."""
+        self._users.clear()
+        self._virtual_time = 0
 
     def charge(self, account_place: int, cost: int) -> None:
         """Charge a user for work that one of its clients caused."""

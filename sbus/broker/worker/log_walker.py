@@ -195,7 +195,7 @@ class LogWalker:
             statistics.record_latency(latency_us, accepted)
             delivery_bytes = statistics.counts[ACCEPTED_BYTES] - bytes_before
             cost = len(entries) + deliveries + delivery_bytes // BYTES_PER_UNIT
-            cost += int(timed_seconds * UNITS_PER_SECOND)
+            cost += int(self._operations.own_time(timed_seconds) * UNITS_PER_SECOND)
             total += cost
             self._cost[account] = self._cost.get(account, 0) + cost
             before_bytes = self._unpriced_bytes.get(account, 0)

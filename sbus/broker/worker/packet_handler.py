@@ -41,6 +41,7 @@ class PacketHandler:
     ) -> None:
         self._context = context
         self._dialect = context.dialect
+        self._operations = context.operations
         self._rules = context.rules
         self._statistics = context.statistics
         self._client_events = context.client_events
@@ -71,6 +72,7 @@ class PacketHandler:
         if batch.messages:
             wait = self._sequencer.publish(batch)
             batch.count_published()
+            batch.timed_seconds = self._operations.own_time(batch.timed_seconds)
             return 1 + batch.cost, wait
         began_at = self._time_without_walks()
         try:
@@ -81,8 +83,8 @@ class PacketHandler:
         if wait is None:
             session.skip()
         seconds = self._time_without_walks() - began_at
-        cost = self._packet_cost + int(seconds * UNITS_PER_SECOND)
-        return cost, wait
+        own_seconds = self._operations.own_time(seconds)
+        return self._packet_cost + int(own_seconds * UNITS_PER_SECOND), wait
 
     def _time_without_walks(self) -> float:
         """A clock that stands still during walks, which publishers are charged for."""

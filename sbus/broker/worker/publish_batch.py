@@ -27,7 +27,7 @@ class PublishBatch:
 
     __slots__ = (
         *("session", "messages", "put_off", "held_by"),
-        *("deliveries", "delivery_bytes", "timed_cost", "place", "receipt"),
+        *("deliveries", "delivery_bytes", "timed_seconds", "place", "receipt"),
     )
 
     def __init__(self, session: Session, receipt: int | None = None) -> None:
@@ -45,9 +45,13 @@ class PublishBatch:
         """To clients of this worker, one for each message and recipient; in the end without those
         that were left out."""
         self.delivery_bytes = 0
-        self.timed_cost = 0
-        """The cost of what takes a measured time: looking the routes up, and showing the messages
-        to watchers."""
+        self.timed_seconds = 0.0
+        """Of what is charged by its time: looking the routes up, and showing the messages to
+        watchers."""
+
+    @property
+    def timed_cost(self) -> int:
+        return int(self.timed_seconds * UNITS_PER_SECOND)
 
     @property
     def cost(self) -> int:
@@ -86,14 +90,10 @@ class PublishBatch:
             now = time.perf_counter()
             if now - began_at > seconds_max:
                 break
-        self.add_time(now - began_at)
+        self.timed_seconds += now - began_at
         if len(self.messages) < len(messages):
             self.put_off = (*messages[len(self.messages) :], *self.put_off)
             self.held_by = None
-
-    def add_time(self, seconds: float) -> None:
-        """Count time that was spent for these messages."""
-        self.timed_cost += int(seconds * UNITS_PER_SECOND)
 
     @property
     def recipients(self) -> Iterator[Recipient]:
@@ -157,7 +157,7 @@ def gather(
                 route = look_up(key)
             except ClientFault:
                 break
-            batch.add_time(time.perf_counter() - began_at)
+            batch.timed_seconds += time.perf_counter() - began_at
             cost_left = cost_max + session.done - batch.timed_cost
         if not session.echo:
             route = session.own_route(route)

@@ -92,7 +92,12 @@ class Scheduler:
     def give_turns(self, cost_max: int) -> int:
         """Give turns until they have cost this much or no client is ready; returns the cost."""
         cost = 0
-        while cost < cost_max and (ready := self._fair_queue.next()) is not None:
+        while cost < cost_max:
+            ready = self._fair_queue.next()
+            if ready is None:
+                if not self._wait_queue.has_wakeable():
+                    self._fair_queue.forget_charges()
+                break
             cost += self._serve(ready) if isinstance(ready, Session) else self._send_backlog(ready)
         return cost
 
@@ -119,7 +124,8 @@ class Scheduler:
         cost, has_more = sender.outbox.send_backlog(self._context.settings.limits.quantum_units)
         seconds = time.perf_counter() - began_at
         self._context.operations.record("backlog", seconds, cpu_at_begin=cpu_at_begin)
-        cost = max(cost, int(seconds * UNITS_PER_SECOND))  # a client's filter may make sends slow
+        own_seconds = time.thread_time() - cpu_at_begin
+        cost = max(cost, int(own_seconds * UNITS_PER_SECOND))  # a filter may make sends slow
         self._fair_queue.charge(sender.account_place, cost)
         if has_more:
             self._fair_queue.add(sender, sending=True)

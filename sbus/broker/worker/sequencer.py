@@ -129,7 +129,7 @@ class Sequencer:
         if self._monitor.is_watched:
             began_at = time.perf_counter()
             self._monitor.published(batch)
-            batch.add_time(time.perf_counter() - began_at)
+            batch.timed_seconds += time.perf_counter() - began_at
         self._statistics.counts[MESSAGES_IN] += len(batch.messages)
         tally = Tally(batch.recipients) if batch.receipt is not None else None
         if batch.deliveries:
@@ -231,7 +231,7 @@ class Sequencer:
                 batch.put_off_from(index + 1)
                 break
         if began_at:
-            batch.add_time(time.perf_counter() - began_at)
+            batch.timed_seconds += time.perf_counter() - began_at
 
     def _first_stalled(self, account_place: int, route: Route) -> BackpressureRule | None:
         """The rule of a stalled client for which publishers with this account may be held."""

@@ -235,7 +235,7 @@ class Sessions:
         self._statistics.record_refusal(fault.code)
         self.client_events.expelled(session, fault)
         self._disconnect(session, fault.code, error_notice(fault.code, fault.text))
-        seconds = time.perf_counter() - began_at
+        seconds = self._context.operations.own_time(time.perf_counter() - began_at)
         cost = 1 + int(seconds * UNITS_PER_SECOND)
         self._fair_queue.charge(session.account_place, cost)
         return cost

@@ -92,6 +92,10 @@ class WaitQueue:
         """Whether any client waits for room in the log or in the table."""
         return any(wait.reason is Reason.ROOM for wait in self._waits.values())
 
+    def has_wakeable(self) -> bool:
+        """Whether any client waits for something other than its user's rate."""
+        return bool(self._wakeable)
+
     def add(self, session: Session, wait: Wait) -> None:
         """Keep a client waiting."""
         self._waits[session.client] = wait

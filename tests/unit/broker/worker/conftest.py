@@ -8,20 +8,47 @@ import pytest
 from tests.support import compiled_step
 
 
+class HostClock:
+    """Stands still, unless it is advanced."""
+
+    def __init__(self) -> None:
+        self.now_ns = time.monotonic_ns()
+        self.interrupted_ns = 0
+        self.advance(0)
+
+    def advance(self, seconds: float) -> None:
+        """Let so many seconds pass, and a little more, because a worker's times are rounded."""
+        self.now_ns += int(seconds * 1e9) + 1_000
+        compiled_step.set_clock(self.now_ns)
+
+    def cpu_seconds(self) -> float:
+        return (self.now_ns - self.interrupted_ns) / 1e9
+
+    def interrupt(self, seconds: float) -> None:
+        """Let so many seconds pass in which this process has no processor."""
+        before_ns = self.now_ns
+        self.advance(seconds)
+        self.interrupted_ns += self.now_ns - before_ns
+
+
 @pytest.fixture
-def advance(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], None]]:
-    """Lets so many seconds pass, and a little more, because a worker's times are rounded. Otherwise
-    time stands still."""
-    now_ns = time.monotonic_ns()
-
-    def advance(seconds: float) -> None:
-        nonlocal now_ns
-        now_ns += int(seconds * 1e9) + 1_000
-        compiled_step.set_clock(now_ns)
-
-    advance(0)
-    monkeypatch.setattr(time, "monotonic_ns", lambda: now_ns)
+def host_clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostClock]:
+    clock = HostClock()
+    monkeypatch.setattr(time, "monotonic_ns", lambda: clock.now_ns)
     for name in ("monotonic", "perf_counter"):
-        monkeypatch.setattr(time, name, lambda: now_ns / 1e9)
-    yield advance
+        monkeypatch.setattr(time, name, lambda: clock.now_ns / 1e9)
+    monkeypatch.setattr(time, "thread_time", clock.cpu_seconds)
+    yield clock
     compiled_step.set_clock(0)
+
+
+@pytest.fixture
+def advance(host_clock: HostClock) -> Callable[[float], None]:
+    """Lets so many seconds pass. Otherwise time stands still."""
+    return host_clock.advance
+
+
+@pytest.fixture
+def interrupt(host_clock: HostClock) -> Callable[[float], None]:
+    """Lets so many seconds pass in which the host runs other programs."""
+    return host_clock.interrupt

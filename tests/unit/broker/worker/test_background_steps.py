@@ -67,6 +67,6 @@ def test_a_change_may_be_followed_by_one_that_it_adds() -> None:
 def test_a_step_costs_its_user_the_time_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log()
     now = iter([10.0, 10.5])
-    monkeypatch.setattr(time, "perf_counter", lambda: next(now))
+    monkeypatch.setattr(time, "thread_time", lambda: next(now))
     log.steps.add(7, log.change("a", True))
     assert log.steps.make_one() == (7, UNITS_PER_SECOND // 2)

@@ -186,7 +186,8 @@ def test_who_is_alone_need_not_sit_out() -> None:
     assert len(served) == 10
 
 
-def test_debts_are_forgiven_when_the_queue_is_empty() -> None:
+@pytest.mark.parametrize("forgets", [False, True])
+def test_charges_outlast_an_empty_queue_until_they_are_forgotten(forgets: bool) -> None:
     queue: FairQueue[Client] = FairQueue()
     mine, other = Client(1), Client(2)
     queue.add(other)
@@ -197,10 +198,13 @@ def test_debts_are_forgiven_when_the_queue_is_empty() -> None:
         if client is mine:
             queue.charge(1, 100 * TURN)
     assert queue.next() is None
+    if forgets:
+        queue.forget_charges()
     queue.add(mine)
     queue.add(other)
     _, served = run(queue, 4, lambda client: TURN)
-    assert Counter(client.account_place for client in served) == {1: 2, 2: 2}
+    turns = Counter(client.account_place for client in served)
+    assert turns == ({1: 2, 2: 2} if forgets else {2: 4})
 
 
 @pytest.mark.parametrize("count", [1, 2, 7])
