@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,8 +17,14 @@ from sbus.client.message_joiner import MissedItems
 from sbus.client.streams import EventStream
 from tests.support.admin import administer
 from tests.support.block_scene import OPTIONS, SOFT, receive_all, scene_on
-from tests.support.bus import RUN_AS_SELF, Bus, running_bus, sbusd_environment
-from tests.support.processes import clients_on_each, is_replaced, several_clients, worker_pids
+from tests.support.bus import RUN_AS_SELF, SBUSD, Bus, running_bus, sbusd_environment
+from tests.support.processes import (
+    clients_on_each,
+    is_replaced,
+    process_name,
+    several_clients,
+    worker_pids,
+)
 from tests.support.streams import TIMEOUT_S, events_of, messages_of
 from tests.support.threads import Task, wait_until
 
@@ -211,6 +219,31 @@ def test_what_is_logged_goes_to_standard_error(tmp_path: Path) -> None:
         wait_until(lambda: "unknown-word" in bus.stderr_text(), "it is logged")
         line = next(it for it in bus.stderr_text().splitlines() if "unknown-word" in it)
         assert line.startswith("sbusd: client of uid ")
+
+
+def test_no_process_waits_for_a_reader_of_standard_error(tmp_path: Path) -> None:
+    """When it is read again, the next line says how many are missing."""
+    fifo = tmp_path / "errors"
+    os.mkfifo(fifo)
+    pipe = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(pipe, bytes(4096))
+    command = ("sh", "-c", f'exec "$@" 2>"{fifo}"', "sh", *SBUSD)
+    with running_bus(tmp_path, "--log", "stderr", command=command) as bus:
+        for pid in bus.pids():
+            (flags,) = re.findall(r"flags:\s+(\d+)", Path(f"/proc/{pid}/fdinfo/2").read_text())
+            assert int(flags, 8) & os.O_NONBLOCK, process_name(pid)
+        with administer(bus) as admin:
+            for _ in range(3):  # each is two lines
+                admin.ask("limit", uid=1000, limits={"connections_max": 5})
+            assert not os.read(pipe, 1 << 20).strip(b"\0")
+            admin.ask("limit", uid=1000, limits={"connections_max": 6})
+        line, *_ = os.read(pipe, 1 << 20).decode().splitlines()
+    told = re.search(r"asked: limit .* \(lost before it, because the log was full: (\d+)\)$", line)
+    assert told, line
+    assert int(told[1]) >= 6
+    os.close(pipe)
 
 
 def test_the_end_of_the_bus_ends_the_stream(tmp_path: Path) -> None:

@@ -1,28 +1,44 @@
 """The log of the bus: events as entries of the journal, or as lines on standard error.
 
 The journal gets all that is logged, with priority, id and fields. Standard error, which may be a
-terminal or a file that grows, gets the text of notices and worse. Neither is waited for: what has
-no room is lost.
+terminal or a file that grows, gets the text of notices and worse. Neither is waited for: an event
+that has no room is lost, and the next one that this process logs says how many were.
 """
 
 import os
-import select
-import sys
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 
 from sbus.errors import ConfigurationError
-from sbus.protocol.event import NOTICE, Event
+from sbus.protocol.event import DEBUG, NOTICE, Event
 from sbus.unix.journal import SOCKET_PATH, Journal, is_journal
+from sbus.unix.standard_streams import ERRORS, write_at_once
 
 WriteEvent = Callable[[Event, str], None]
 """Writes an event with this text."""
 
 _NAMESPACE = uuid.UUID("7b0c5a1e-9a64-4f3e-8b0a-0d4f1f6c2a55")
 _LINE_BYTES_MAX = 4_000
-"""What a pipe that can be written to takes at once."""
+"""Less than PIPE_BUF, of which a pipe takes all or nothing."""
+
+
+class _Log:
+    """Writes events of at least this priority, with a function that returns whether the log had
+    room. It is inherited by forked processes, each of which counts the events that it lost."""
+
+    def __init__(self, write: Callable[[Event, str], bool], priority_least: int) -> None:
+        self._write = write
+        self._priority_least = priority_least
+        self._lost: dict[int, int] = {}
+
+    def __call__(self, event: Event, text: str) -> None:
+        if event.priority > self._priority_least:
+            return
+        pid = os.getpid()
+        lost = self._lost.get(pid, 0)
+        more = f" (lost before it, because the log was full: {lost})" if lost else ""
+        self._lost[pid] = 0 if self._write(event, f"{text}{more}") else lost + 1
 
 
 def open_log(kind: str) -> WriteEvent:
@@ -31,8 +47,8 @@ def open_log(kind: str) -> WriteEvent:
     if kind == "journal" and not os.path.exists(SOCKET_PATH):
         raise ConfigurationError(f"log=journal: there is none, {SOCKET_PATH} does not exist")
     if kind == "journal" or (kind == "auto" and is_journal(2, os.environ.get("JOURNAL_STREAM"))):
-        return partial(write_to_journal, Journal())
-    return write_to_stderr
+        return _Log(partial(write_to_journal, Journal()), DEBUG)
+    return _Log(partial(write_line, ERRORS), NOTICE)
 
 
 def message_id(event: Event) -> str:
@@ -40,8 +56,9 @@ def message_id(event: Event) -> str:
     return uuid.uuid5(_NAMESPACE, event.id()).hex
 
 
-def write_to_journal(journal: Journal, event: Event, text: str) -> None:
-    """Write an entry with the event's fields, each as SBUS_ and its name."""
+def write_to_journal(journal: Journal, event: Event, text: str) -> bool:
+    """Write an entry with the event's fields, each as SBUS_ and its name; whether there was room
+    for it."""
     fields: dict[str, str | int] = {
         "MESSAGE": text,
         "PRIORITY": event.priority,
@@ -51,17 +68,13 @@ def write_to_journal(journal: Journal, event: Event, text: str) -> None:
     }
     for name, value in event.fields().items():
         fields[f"SBUS_{name.upper()}"] = value if isinstance(value, int) else str(value)
-    journal.write(fields)
+    return journal.write(fields)
 
 
-def write_to_stderr(event: Event, text: str) -> None:
-    """Write one line, if there is a reader with room for it."""
-    if event.priority > NOTICE:
-        return
+def write_line(fd: int, _event: Event, text: str) -> bool:
+    """Write one line; whether there is a reader with room for it."""
     line = f"sbusd: {text}".encode(errors="backslashreplace")[:_LINE_BYTES_MAX] + b"\n"
-    with suppress(OSError, ValueError):
-        fd = sys.stderr.fileno()
-        poll = select.poll()
-        poll.register(fd, select.POLLOUT)
-        if any(ready & select.POLLOUT for _, ready in poll.poll(0)):
-            os.write(fd, line)
+    try:
+        return write_at_once(fd, line)
+    except OSError:
+        return False  # it is full, or nobody reads it

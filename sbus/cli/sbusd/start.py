@@ -35,7 +35,12 @@ from sbus.unix.bus_files import BusFiles
 from sbus.unix.descriptor_store import StoredDescriptors
 from sbus.unix.notify import Notifier
 from sbus.unix.open_files import raise_open_files_limit
-from sbus.unix.standard_streams import OUTPUT, hold_standard_numbers, release_input_and_output
+from sbus.unix.standard_streams import (
+    OUTPUT,
+    hold_standard_numbers,
+    release_input_and_output,
+    reopen_errors,
+)
 from sbus.unix.users import Identity
 
 if TYPE_CHECKING:
@@ -186,6 +191,7 @@ class _Lifecycle:
         configuration = plan.configuration(is_abstract=is_abstract)
         if self._stop.is_requested and not self._stored:  # clients of an earlier bus are told
             return
+        reopen_errors()
         with reduced_rights(identity, self._files):
             try:
                 run_bus(
