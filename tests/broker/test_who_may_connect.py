@@ -78,6 +78,16 @@ def test_there_is_no_warning_if_users_may_open_the_socket(
     assert not bus.stderr_text()
 
 
+def test_users_of_a_path_for_the_group_are_those_named_who_are_in_it(directory: Path) -> None:
+    path = str(directory / "bus")
+    options = ("--workers=1", "-g", "-u", str(STRANGER))
+    with bus_of(directory, "-fa", path, *options, address=path):
+        assert is_served(path)
+        assert as_user(lambda: is_served(path), groups=[OWN_GID])
+        assert not as_user(lambda: is_served(path))
+        assert not as_user(lambda: is_served(path), uid=STRANGER - 1, groups=[OWN_GID])
+
+
 def test_the_users_option_restricts_what_the_mode_allows(directory: Path) -> None:
     path = str(directory / "bus")
     options = ("--workers=1", "-o", "-u", str(STRANGER), "-u", "0")
