@@ -286,10 +286,13 @@ class SubscriptionTable(TableRecord):
 def read_records(
     memory: SharedMemory, start: int, end: int, only_of: int | None = None
 ) -> Iterator[Record]:
-    """The records between two offsets of the map, of all workers, or of one and about names."""
+    """The records between two offsets of the map, of all workers, or of one and about names. Raises
+    RuntimeError where something else than a record was read, so that every loop over them ends."""
     source = memory.map
     while start < end:
         length, kind, edge, worker, client = RECORD.unpack_from(source, start)
+        if length < RECORD.size:
+            raise RuntimeError(f"the subscription table has a record of {length} bytes")
         if only_of is None or worker == only_of or kind in NAME_KINDS:
             pattern = source[start + RECORD.size : start + length]
             yield Record(kind, bool(edge), worker, client, pattern)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice
 
 import pytest
 from hypothesis import given
@@ -30,6 +30,7 @@ from sbus.shared.subscription_table import (
     SubscriptionTable,
     all_have_read,
     encode_record,
+    read_records,
 )
 from tests.support.children import kill_and_reap
 from tests.unit.shared.journal_model import read_all, read_on, subscribed, unsubscribed, write
@@ -326,3 +327,21 @@ def test_a_reader_that_goes_back_is_not_current_until_it_has_returned(
     assert write(writer, memory, reset(0))
     states = [is_current(reader, memory) for _ in read_changes(reader, memory, 2)]
     assert states == [False, False, True]
+
+
+@pytest.mark.parametrize("length", [0, RECORD.size - 1])
+def test_no_loop_goes_on_over_something_else_than_a_record(
+    memory: SharedMemory, length: int
+) -> None:
+    writer, reader = started(memory), started(memory, 1)
+    assert write(writer, memory, subscribed(0, 1, b"k"))
+    RECORD.pack_into(memory.map, memory.arena_offsets[0], length, SUBSCRIBED, 1, 0, 1)
+    with memory.lock as words:
+        reader.note_unread(words)
+    for records in (
+        reader.read(),
+        reader.read_own(0, RECORD.size + 1),
+        read_records(memory, memory.arena_offsets[0], memory.arena_offsets[0] + 1),
+    ):
+        with pytest.raises(RuntimeError, match=f"a record of {length} bytes"):
+            list(islice(records, 10))
