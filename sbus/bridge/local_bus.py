@@ -197,6 +197,7 @@ async def publishing(address: str, name: str = NAME) -> AsyncIterator[Connection
             raise ConfigurationError(
                 f"another bridge of this user serves the bus at {address}"
             ) from refused
+        bus._link.inbox.refusals.share()  # the task that receives reports those of the others
         yield bus
 
 

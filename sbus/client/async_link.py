@@ -1,8 +1,10 @@
 """A connection of an event loop, of trio or asyncio; anyio finds out which of them runs."""
 
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from functools import partial
+from typing import Any
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -19,6 +21,7 @@ class AsyncLink(WaitingLink[Item]):
     def __init__(self, link: Link[Item]) -> None:
         super().__init__(link)
         link.before_close = anyio.notify_closing
+        link.inbox.refusals.current_task = _current_task()
         self.sending = anyio.Lock(fast_acquire=True)
         self.preparing = anyio.Lock()
         self._closed = anyio.Event()
@@ -94,3 +97,20 @@ class AsyncLink(WaitingLink[Item]):
     def read_ahead(self, packets_max: int) -> None:
         if not self._reading:
             super().read_ahead(packets_max)
+
+
+def _current_task() -> Callable[[], object]:
+    """A function that returns the coroutine of the current task of this event loop."""
+    trio = sys.modules.get("trio")
+    if trio is not None and trio.lowlevel.in_trio_task():
+        trio_task: Callable[[], Any] = trio.lowlevel.current_task
+        return lambda: trio_task().coro
+    import asyncio
+
+    current_task, loop = asyncio.current_task, asyncio.get_running_loop()
+
+    def find() -> object:
+        task = current_task(loop)
+        return None if task is None else task.get_coro()
+
+    return find

@@ -63,7 +63,8 @@ class Connection(Receiving[Item]):
         too many messages have arrived, it waits until another task receives some of them.
 
         If it is cancelled, nothing was sent. Raises PacketRefused for more than `packet_bytes_max`
-        bytes; a refusal by the bus is raised by a later `sync`, `whoami` or `receive`.
+        bytes. A refusal by the bus is raised by a later `sync`, `whoami` or `receive` of the same
+        task, or logged if it may be another task's; who must know uses `publish_with_receipt`.
         """
         await self._io.send(self._link.encoder.publish(key, payload))
 
@@ -103,10 +104,10 @@ class Connection(Receiving[Item]):
     async def sync(self) -> None:
         """Return when the bus has processed everything that was sent before.
 
-        Raises PacketRefused if it refused any of that, MessagesUnconfirmed if the connection was
-        lost meanwhile, and InboxFull when too many messages come before its reply. In the dot
-        dialect the reply is a message to oneself, and a bus that drops messages for this client may
-        drop it: use a timeout there.
+        Raises PacketRefused if it refused any of that, as far as this task has sent it;
+        MessagesUnconfirmed if the connection was lost meanwhile, and InboxFull when too many
+        messages come before its reply. In the dot dialect the reply is a message to oneself, and a
+        bus that drops messages for this client may drop it: use a timeout there.
         """
         await self._io.ask(self._link.barrier)
 
@@ -135,7 +136,7 @@ class Connection(Receiving[Item]):
         """The next message. If it is cancelled, none was taken.
 
         Raises MessagesLost exactly where messages are missing (unless losses are reported), and
-        PacketRefused for packets of this client; in both cases the next call continues.
+        PacketRefused for packets that this task has sent; in both cases the next call continues.
         """
         return await self._io.take(self._link.inbox.own)
 

@@ -13,6 +13,7 @@ import msgspec
 from sbus.client.message_queue import Item, Lost, MessageQueue, Reconnected, logger
 from sbus.client.names import NameRequests
 from sbus.client.receipts import Receipts
+from sbus.client.refusals import Refusals
 from sbus.client.replies import Replies
 from sbus.client.requests import Barrier, MeRequests, WhoamiBarrier
 from sbus.client.routes import Routes
@@ -91,8 +92,7 @@ class Inbox(Generic[Item]):
         """The bus has refused a packet."""
         self._barrier = barrier
         self._echo_key = barrier.echo_key
-        self._refusal: tuple[str, str] | None = None
-        self._refusals_more = 0
+        self.refusals = Refusals(barrier)
         self._unconfirmed = 0
         self._last_notice: tuple[str, str] | None = None
         self._end: tuple[type[BusError], str] | None = None
@@ -206,13 +206,12 @@ class Inbox(Generic[Item]):
     def add_refusal(self, refused: PacketRefused) -> None:
         """The bus has refused what the program does not wait for."""
         self._packets_refused += 1
-        self._note_refusal(refused.code, refused.text)
+        self.refusals.add_for_all(refused)
 
     def discard(self) -> None:
         """Forget everything that waits."""
         self.routes.clear()
-        self._refusal = None
-        self._refusals_more = 0
+        self.refusals.clear()
         self._unconfirmed = 0
 
     def _feed_control(self, control: ControlMessage) -> None:
@@ -247,15 +246,10 @@ class Inbox(Generic[Item]):
         if code == PACKETS_LOST and self.mend_lost_packets():
             return
         self.note_refusal()
-        self._note_refusal(code, text)
+        refused = PacketRefused(code, text)
+        self.refusals.add(refused)
         if code == PACKETS_LOST and self._logs_losses:
-            logger.warning("%s", PacketRefused(code, text))
-
-    def _note_refusal(self, code: str, text: str) -> None:
-        if self._refusal is None:
-            self._refusal = (code, text)
-        else:
-            self._refusals_more += 1
+            logger.warning("%s", refused)
 
     # -- leaving -------------------------------------------------------------------------------
 
@@ -285,26 +279,16 @@ class Inbox(Generic[Item]):
         for who asks what was processed, and end no loop."""
         if not self._logs_losses:
             self.raise_errors()
-        elif self._refusal is not None and self._refusal[0] != PACKETS_LOST:
-            self._raise_refusal()
+        else:
+            self.refusals.raise_next(but_lost=True)
 
     def raise_errors(self) -> None:
-        """Raise MessagesUnconfirmed, or PacketRefused if the bus refused something, if either has
-        happened since the last time."""
+        """Raise MessagesUnconfirmed, or PacketRefused if the bus refused something of the current
+        task, if either has happened since the last time."""
         if self._unconfirmed:
             unconfirmed, self._unconfirmed = self._unconfirmed, 0
             raise MessagesUnconfirmed(unconfirmed)
-        self._raise_refusal()
-
-    def _raise_refusal(self) -> None:
-        if self._refusal is None:
-            return
-        code, text = self._refusal
-        if self._refusals_more:
-            text = f"{text}; {self._refusals_more} more refused since"
-        self._refusal = None
-        self._refusals_more = 0
-        raise PacketRefused(code, text)
+        self.refusals.raise_next()
 
     def raise_end(self) -> None:
         """Raise Disconnected or ProtocolViolation if the connection has ended."""

@@ -36,7 +36,7 @@ from sbus.limits import Limits
 from sbus.protocol import controls
 from sbus.protocol.codes import FINAL_CODES, NOT_ADMITTED, PACKETS_LOST
 from sbus.protocol.keys import DIALECTS, SLASH
-from sbus.protocol.packets import CONTROL_WORD, NUL
+from sbus.protocol.packets import CONTROL_WORD, NUL, PUBLISH_WORD
 from sbus.unix.address import parse_address
 from sbus.unix.default_address import default_address
 from sbus.unix.errno_sets import PEER_GONE
@@ -214,6 +214,7 @@ class Link(Generic[Item]):
         """No reply will come to what was asked so far."""
         for requests in self._requests:
             requests.abandon_all()
+        self.inbox.refusals.abandon_sections()
 
     def _can_mend(self, code: str | None) -> bool:
         """Whether to connect again after an end with this code."""
@@ -254,6 +255,7 @@ class Link(Generic[Item]):
         note_sent = None if self.reconnection is None else self.reconnection.note_sent
         if self.is_lost:
             return next(packets, None)
+        self.inbox.refusals.note_sent(PUBLISH_WORD)
         for packet in packets:
             if len(packet) > longest:
                 return packet
@@ -283,10 +285,13 @@ class Link(Generic[Item]):
     def note_request(self, packet: bytes, requests: Requests | None) -> int:
         """Returns the ticket of a packet that was sent, 0 if it is no request."""
         if requests is None:
+            self.inbox.refusals.note_sent(packet)
             return 0
         ticket = requests.sent(packet)
-        if self.reconnection is not None and requests is self.barrier:
-            self.reconnection.note_barrier(ticket)
+        if requests is self.barrier:
+            self.inbox.refusals.note_barrier(ticket)
+            if self.reconnection is not None:
+                self.reconnection.note_barrier(ticket)
         return ticket
 
     def control_packet(

@@ -1,6 +1,6 @@
 """A stream of the messages that match some patterns, on a connection that has several."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -94,14 +94,16 @@ class Patterns:
         """Returns when the bus has accepted them, or raises what it has refused."""
         for group in self._groups:
             refused_before = self._inbox.statistics().packets_refused
-            for packet in group:
-                await self._io.send(packet)
-                self._unknown.append(packet)
-            await self._io.confirm(self._io.link.barrier)
+            await self._io.confirm_together(self._sent_one_by_one(group))
             if self._inbox.statistics().packets_refused == refused_before:
                 self._accepted += group
                 del self._unknown[len(self._unknown) - len(group) :]
             self._inbox.raise_errors()
+
+    def _sent_one_by_one(self, group: list[bytes]) -> Iterator[bytes]:
+        for packet in group:
+            yield packet
+            self._unknown.append(packet)
 
     async def unsubscribe(self) -> None:
         """The routes of the block are closed."""

@@ -17,7 +17,7 @@ in `SEND_PACKETS_MAX` packets: a checkpoint costs more than a packet.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -163,6 +163,11 @@ class WaitingLink(ABC, Generic[Item]):
         with self.give_up_after(REASON_SECONDS_MAX, shield=True), suppress(Disconnected, InboxFull):
             yield
 
+    async def _send_alone(self, packet: bytes, requests: Requests | None = None) -> int:
+        """`send`, in a block in which no other task sends."""
+        await self._send(packet)
+        return self.link.note_request(packet, requests)
+
     async def _send(self, packet: bytes) -> None:
         while True:
             try:
@@ -195,10 +200,26 @@ class WaitingLink(ABC, Generic[Item]):
         while not await self._ask_once(requests):
             pass
 
+    async def confirm_together(self, packets: Iterable[bytes]) -> None:
+        """Send these, and return when the bus has processed them. No other task sends between, so
+        it is this task that is told what the bus refuses of them."""
+        barrier = self.link.barrier
+        async with self.sending:
+            if self.link.inbox.refusals.others_have_sent:
+                await self._send_alone(barrier.encode(), barrier)
+            for packet in packets:
+                await self._send_alone(packet)
+            ticket = await self._send_alone(barrier.encode(), barrier)
+        if not await self._is_answered(barrier, ticket, self.link.interruptions):
+            await self.confirm(barrier)
+
     async def _ask_once(self, requests: Requests) -> bool:
         """Whether the connection was not lost before the reply."""
         ticket = await self.send(requests.encode(), requests)
-        before = self.link.interruptions
+        return await self._is_answered(requests, ticket, self.link.interruptions)
+
+    async def _is_answered(self, requests: Requests, ticket: int, before: int) -> bool:
+        """Wait for the reply; whether there were no interruptions after those `before`."""
         try:
             await self.read_until(lambda: requests.is_settled(ticket))
         finally:

@@ -189,6 +189,19 @@ def test_a_key_that_is_none_of_the_channel_is_refused(tmp_path: Path) -> None:
         assert bridge.status()["channels"][0]["refused"] == 3
 
 
+def test_a_message_that_the_local_bus_refuses_is_reported(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[rules]]\ndeny = ["publish"]\nkeys = ["lamps/denied"]\n')
+    with (
+        nats_server(tmp_path) as server,
+        running_bus(tmp_path, "--config", str(rules)) as bus,
+        running_bridge(bus, tmp_path, CONFIG.format(url=server.url, origin="a", more="")) as bridge,
+    ):
+        bridge.wait_up()
+        publish(server, b"sbus.m.lamps.b.lamps.denied", b"1 ab 1 b = = =")
+        wait_for(bridge, "the local bus refused a message: you may not publish under this key")
+
+
 def publish(server: NatsServer, subject: bytes, header: bytes) -> None:
     """As any client of NATS does."""
     headers = b"NATS/1.0\r\nSbus: %b\r\n\r\n" % header

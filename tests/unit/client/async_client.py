@@ -36,6 +36,7 @@ class AsyncClient:
         self._portal_context = start_blocking_portal(backend)
         self._portal = self._portal_context.__enter__()
         self._io: AsyncLink[Any] = self._portal.call(AsyncLink, self._link)
+        self._link.inbox.refusals.share()  # each call has a task of its own
         self._bus = Connection(self._io)
         try:
             self._call(self._io.open, timeout_seconds=timeout_seconds)

@@ -1,0 +1,178 @@
+"""Tasks that share a connection: the refusal of one is not raised in the calls of another."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+import sbus
+from tests.support.bus import Bus, running_bus
+from tests.support.event_loops import on_both_event_loops
+
+TIMEOUT_S = 60.0
+RULES = """
+[[rules]]
+deny = ["publish", "subscribe"]
+keys = ["denied/"]
+"""
+DENIED = "not-allowed"
+Client = sbus.Connection[sbus.Message]
+
+
+@pytest.fixture(scope="module")
+def strict_bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
+    directory: Path = tmp_path_factory.mktemp("strict")
+    (directory / "sbus.toml").write_text(RULES)
+    with running_bus(directory, "--config", str(directory / "sbus.toml")) as bus:
+        yield bus
+
+
+async def wait_until_refused(client: Client, count: int) -> None:
+    """Until another task has read so many notices."""
+    while client.statistics().packets_refused < count:
+        await anyio.lowlevel.checkpoint()
+
+
+class Refused:
+    """A task that publishes a message that is refused, and asks about it when it is told to."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._asks = anyio.Event()
+        self.has_published = anyio.Event()
+        self.error: sbus.PacketRefused | None = None
+
+    async def run(self) -> None:
+        await self._client.publish("denied/a")
+        self.has_published.set()
+        await self._asks.wait()
+        with pytest.raises(sbus.PacketRefused, match=DENIED) as caught:
+            await self._client.sync()
+        self.error = caught.value
+
+    def ask(self) -> None:
+        self._asks.set()
+
+
+@on_both_event_loops
+async def test_a_task_that_receives_is_not_told(strict_bus: Bus) -> None:
+    received: list[bytes] = []
+
+    async def receive(client: Client) -> None:
+        async for message in client:
+            received.append(message.key)
+            if message.key == b"end":
+                return
+
+    with anyio.fail_after(TIMEOUT_S):
+        async with sbus.connect(strict_bus.address) as client:
+            await client.subscribe("a")
+            await client.subscribe("end")
+            await client.sync()
+            refused = Refused(client)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(receive, client)
+                tasks.start_soon(refused.run)
+                await wait_until_refused(client, 1)  # by the task that receives
+                with sbus.blocking.connect(strict_bus.address) as other:
+                    other.publish("a")
+                    other.publish("end")
+                refused.ask()
+            assert received == [b"a", b"end"]
+            assert refused.error is not None
+
+
+@on_both_event_loops
+async def test_other_calls_are_not_told_and_the_task_itself_is(strict_bus: Bus) -> None:
+    """Also when they are the ones that read the notice."""
+    with anyio.fail_after(TIMEOUT_S):
+        async with sbus.connect(strict_bus.address) as client:
+            refused = Refused(client)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(refused.run)
+                await refused.has_published.wait()
+                async with client.subscription("a") as messages:
+                    assert client.statistics().packets_refused == 1
+                    await client.sync()
+                    await client.whoami()
+                    await client.me()
+                    await client.join("ann")
+                    assert len(await client.members("*/ann")) == 1
+                    await client.publish("a")
+                    assert (await messages.receive()).key == b"a"
+                    await client.leave()
+                refused.ask()
+            assert refused.error is not None
+            await client.sync()
+
+
+@on_both_event_loops
+async def test_a_subscription_raises_its_own_refusal(strict_bus: Bus) -> None:
+    """Though another task has published just before, and does so just after."""
+    with anyio.fail_after(TIMEOUT_S):
+        async with sbus.connect(strict_bus.address) as client:
+            refused = Refused(client)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(refused.run)
+                await refused.has_published.wait()
+                with pytest.raises(sbus.PacketRefused, match="subscribe"):
+                    async with client.subscription("denied/"):
+                        raise AssertionError("the block does not begin")
+                await client.sync()
+                refused.ask()
+            assert refused.error is not None
+            assert "publish" in refused.error.text
+
+
+@on_both_event_loops
+async def test_a_refusal_that_may_be_of_two_tasks_is_logged(
+    strict_bus: Bus, caplog: pytest.LogCaptureFixture
+) -> None:
+    with anyio.fail_after(TIMEOUT_S):
+        async with sbus.connect(strict_bus.address) as client:
+
+            async def publish() -> None:
+                await client.publish("denied/a")
+
+            await client.publish("a")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(publish)
+            await client.sync()
+            assert client.statistics().packets_refused == 1
+            (record,) = [record for record in caplog.records if record.name == "sbus"]
+            assert DENIED in record.getMessage()
+            await client.publish("denied/a")  # alone, since that sync
+            with pytest.raises(sbus.PacketRefused, match=DENIED):
+                await client.sync()
+
+
+@on_both_event_loops
+async def test_a_refusal_of_a_task_that_has_ended_is_logged(
+    strict_bus: Bus, caplog: pytest.LogCaptureFixture
+) -> None:
+    with anyio.fail_after(TIMEOUT_S):
+        async with sbus.connect(strict_bus.address) as client:
+
+            async def publish() -> None:
+                await client.publish_many("denied/a", [b""] * 3)
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(publish)
+            await client.sync()
+            assert client.statistics().packets_refused == 3
+            (record,) = [record for record in caplog.records if record.name == "sbus"]
+            assert DENIED in record.getMessage()
+
+
+def test_a_blocking_connection_has_one_caller_whose_next_call_is_told(strict_bus: Bus) -> None:
+    """Two of them, each for a task of its own."""
+    address = strict_bus.address
+    with sbus.blocking.connect(address) as refused, sbus.blocking.connect(address) as other:
+        refused.publish("denied/a")
+        with pytest.raises(sbus.PacketRefused, match=DENIED):
+            refused.sync(timeout_seconds=TIMEOUT_S)
+        refused.sync(timeout_seconds=TIMEOUT_S)
+        other.sync(timeout_seconds=TIMEOUT_S)
+        assert other.statistics().packets_refused == 0
