@@ -5,6 +5,8 @@ from typing import cast
 from unittest.mock import patch
 
 from sbus.broker.front.supervised_worker import SupervisedWorker
+from sbus.shared import in_flight
+from sbus.shared.in_flight import WALKED, InFlight
 from sbus.shared.log_block import LogBlock
 from sbus.shared.log_share import LogShare
 from sbus.shared.ordered_log import OrderedLog
@@ -56,10 +58,18 @@ def _append_with_early_flip(
     return woken
 
 
+def _begin_block_without_clearing(self: InFlight, position: int) -> int:
+    """The progress of an earlier log block stays, in Python's step."""
+    sequence = (self._words[WALKED] + 1) & in_flight._SEQUENCE_MASK
+    self._words[WALKED] = position | sequence
+    return int(sequence << in_flight.SEQUENCE_SHIFT)
+
+
 _real_append = OrderedLog.append
 _has_started = property(lambda worker: worker.has_started)
 MUTANTS: dict[str, AbstractContextManager[object]] = {
     "early-flip": patch.object(OrderedLog, "append", _append_with_early_flip),
     "early-serving": patch.object(SupervisedWorker, "is_serving", _has_started),
+    "stale-progress": patch.object(InFlight, "begin_block", _begin_block_without_clearing),
 }
 """By name, as the command line has them; each is made while its context manager is entered."""

@@ -43,7 +43,12 @@ def test_a_seed_replays_exactly(step: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mutant", "first", "step"), [("early-flip", 43, "python"), ("early-serving", 240, "both")]
+    ("mutant", "first", "step"),
+    [
+        ("early-flip", 43, "python"),
+        ("early-serving", 150, "both"),
+        ("stale-progress", 240, "python"),
+    ],
 )
 def test_a_mistake_that_is_made_on_purpose_is_found(mutant: str, first: int, step: str) -> None:
     """The seed that finds it is named, and finds it again; without the mistake it finds nothing."""
