@@ -16,8 +16,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.support.admin import administer
 from tests.support.bus import Bus, running_bus
-from tests.support.processes import worker_pids
+from tests.support.processes import is_replaced, worker_pids
 from tests.support.quotas import HARDLY_LIMITED
 from tests.support.raw_client import RawClient
 
@@ -47,7 +48,11 @@ def measure_pause(directory: Path, *, clients: int, subscriptions: int) -> Pause
             client.whoami()
             connected.append(client)
         time.sleep(max(0.0, started_at + _EARLY_SECONDS - time.monotonic()))
-        return _kill_and_measure(bus, connected)
+        pause = _kill_and_measure(bus, connected)
+        with administer(bus) as admin:
+            found = admin.ask("stats")["traffic"]["subscriptions"]
+        assert found == clients * subscriptions, f"{found} subscriptions are left"
+        return pause
 
 
 def _kill_and_measure(bus: Bus, clients: list[RawClient]) -> Pause:
@@ -68,6 +73,7 @@ def _kill_and_measure(bus: Bus, clients: list[RawClient]) -> Pause:
     poller.close()
     for client in clients:
         assert client.receive().startswith(_WHOAMI)
+    assert is_replaced(bus, 0, pid), "the worker did not die"
     return Pause(pauses_ms[0], statistics.median(pauses_ms), pauses_ms[-1])
 
 

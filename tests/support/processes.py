@@ -114,12 +114,16 @@ def connect_and_locate(bus: Bus) -> tuple[RawClient, int]:
     return client, more[0]
 
 
+def wait_until_stopped(pid: int) -> None:
+    wait_until(lambda: b") T " in Path(f"/proc/{pid}/stat").read_bytes(), "it has stopped")
+
+
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
     """The process does nothing during the block."""
     os.kill(pid, signal.SIGSTOP)
     try:
-        wait_until(lambda: b") T " in Path(f"/proc/{pid}/stat").read_bytes(), "it has stopped")
+        wait_until_stopped(pid)
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
