@@ -11,7 +11,7 @@ hangs, and after it failed.
 import json
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql.streaming.listener import (
@@ -49,14 +49,17 @@ def lag_of(found: Tables, offsets: Offsets, now: float) -> Lag:
 class LagListener(StreamingQueryListener):
     """Follows the queries that read this table; those that ended well are forgotten."""
 
-    def __init__(self, location: str, table: str = "messages") -> None:
+    def __init__(
+        self, location: str, table: str = "messages", now: Callable[[], float] = time.time
+    ) -> None:
+        self._now = now
         self._cache = TableCache(location, table)
         self._offsets: dict[str, tuple[str, Offsets]] = {}
         """For the id of each query its name and how far it has read."""
 
     def lags(self) -> dict[str, Lag]:
         """For each query, by its name or else its id."""
-        found, now = self._cache.tables(), time.time()
+        found, now = self._cache.tables(), self._now()
         return {name: lag_of(found, offsets, now) for name, offsets in [*self._offsets.values()]}
 
     def collect(self) -> "Iterator[GaugeMetricFamily]":
@@ -84,7 +87,7 @@ class LagListener(StreamingQueryListener):
             found = self._cache.tables()
             if isinstance(offsets, dict) and offsets.keys() & found.keys():
                 self._offsets[str(progress.id)] = name, offsets
-                lag = lag_of(found, offsets, time.time())
+                lag = lag_of(found, offsets, self._now())
                 _log.info("%s is %d rows and %.1f s behind", name, lag.rows, lag.seconds)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:

@@ -1,7 +1,6 @@
 """How far a query is behind: against the recording as it is now."""
 
 import logging
-from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -75,18 +74,18 @@ def test_a_listener_logs_lag_and_has_metrics_until_the_query_ends_well(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    listener = LagListener(str(tmp_path))
+    listener = LagListener(str(tmp_path), now=lambda: NOW)
     registry = CollectorRegistry()
     with SmallRecorder(tmp_path) as alder:
         alder.record(numbered(10))
         registry.register(listener)
         assert listener.lags() == {}
         listener.onQueryProgress(progress(f'{{"{alder.qualified_name}": 7}}', "lamps"))
-        assert "lamps is 3 rows and" in caplog.text
+        assert "lamps is 3 rows and 1.0 s behind" in caplog.text
         alder.record(numbered(1, 10))
-        age = datetime.now(UTC).timestamp() - (FIRST_US + 7 * STEP_US) / 1e6
+        age = NOW - (FIRST_US + 7 * STEP_US) / 1e6
         assert listener.lags()["lamps"].rows == 4
-        assert listener.lags()["lamps"].seconds == pytest.approx(age, abs=60)
+        assert listener.lags()["lamps"].seconds == pytest.approx(age)
         assert b'sbus_stream_lag_rows{query="lamps"} 4.0' in generate_latest(registry)
         listener.onQueryTerminated(end("it failed"))
         assert list(listener.lags()) == ["lamps"]
