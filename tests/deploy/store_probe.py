@@ -106,7 +106,7 @@ def survived(end: Callable[[], None], clients: Clients) -> dict[str, Any]:
         publisher.pub(b"flood", PAYLOAD)
     publisher.sync()
     wait_until_stored(len(clients.all) + 2)
-    before = front()
+    before, restarts_before = front(), restarts()
     began_at = time.monotonic()
     end()
     until(lambda: front() not in (0, before))
@@ -120,10 +120,15 @@ def survived(end: Callable[[], None], clients: Clients) -> dict[str, Any]:
         "lost": clients.lost(),
         "received": received,
         "pause": pause_s,
+        "restarts": (restarts_before, restarts()),
         "state": until(settled_state),
     }
     wait_until_stored(len(clients.all))
     return seen
+
+
+def restarts() -> int:
+    return int(systemctl("show", "-P", "NRestarts", "sbusd.service"))
 
 
 def settled_state() -> str:
@@ -214,10 +219,6 @@ def mended() -> dict[str, Any]:
     lost = clients.lost()
     clients.close()
     return lost
-
-
-def restarts() -> int:
-    return int(systemctl("show", "-P", "NRestarts", "sbusd.service"))
 
 
 def main() -> None:

@@ -14,8 +14,6 @@ pytestmark = [
 ]
 NOTHING = {"connections": 0, "credentials": 0, "subscriptions": 0, "choices": 0}
 WAYS = ["kill_front", "kill_fork_server", "kill_all", "restart"]
-PAUSE_SECONDS_MAX = 30.0
-"""Of which the bus needs one, on an idle machine."""
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +32,11 @@ def test_clients_lose_nothing_but_what_only_memory_held(seen: Any, way: str) -> 
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_pause_is_short(seen: Any, way: str) -> None:
+def test_the_first_successor_serves(seen: Any, way: str) -> None:
+    """systemd forgets how often it restarted a service that it is told to restart."""
     print(f"{way}: {CLIENTS} clients, {seen[way]['pause']:.2f} s")
-    assert seen[way]["pause"] < PAUSE_SECONDS_MAX
+    before, after = seen[way]["restarts"]
+    assert after == (0 if way == "restart" else before + 1)
 
 
 def test_clients_that_came_before_the_bus_are_stored(seen: Any) -> None:

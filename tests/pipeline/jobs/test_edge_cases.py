@@ -90,7 +90,7 @@ NOBODY = [
 
 
 @settings(
-    max_examples=2,
+    max_examples=settings().max_examples // 10,  # each takes seconds
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @example([])
