@@ -1,4 +1,4 @@
-"""Eight workers, a thousand clients of twenty users, traffic: every verb is correct, and quick.
+"""Eight workers, a thousand clients of twenty users, traffic: every verb is correct.
 
 A separate process publishes, mostly to single subscribers and now and then to all subscribers of a
 user, until it is told to stop; then it reports how many messages it published under each key. Until
@@ -9,7 +9,6 @@ import json
 import os
 import resource
 import select
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -36,8 +35,6 @@ OPEN_FILES_LEAST = CLIENTS + 1_000
 BATCH, PAUSE_SECONDS = 50, 0.01
 NO_FAN_OUT_BOUND = "--limit=fan_out_us_max=1000000"
 """On a busy machine a fan-out may take longer than its default, and would leave out clients."""
-VERB_SECONDS_MAX = 5.0
-"""Some twenty times what the slowest takes on an idle machine."""
 
 
 @contextmanager
@@ -128,12 +125,11 @@ def _say(report: int, text: str) -> None:
 
 # -- the test --------------------------------------------------------------------------------------
 class Ctl:
-    """`sbusctl` of this bus, in this process, with a watch."""
+    """`sbusctl` of this bus, in this process."""
 
     def __init__(self, address: str, capfd: pytest.CaptureFixture[str]) -> None:
         self._address = address
         self._capfd = capfd
-        self.seconds: dict[str, float] = {}
         self._patience = 5
 
     def __call__(self, *words: str) -> Any:
@@ -143,19 +139,16 @@ class Ctl:
         """What is printed, once no worker is too busy to answer in the time that the bus gives."""
         while True:
             self._capfd.readouterr()
-            began = time.monotonic()
             sbusctl.main(["-a", self._address, *words], prog_name="sbusctl", standalone_mode=False)
-            seconds = time.monotonic() - began
             output, errors = self._capfd.readouterr()
             if not errors:
-                self.seconds[" ".join(words)] = seconds
                 return output
             assert "did not answer in time" in errors
             self._patience -= 1
             assert self._patience, errors
 
 
-def test_every_verb_is_correct_and_quick(capfd: pytest.CaptureFixture[str]) -> None:
+def test_every_verb_is_correct(capfd: pytest.CaptureFixture[str]) -> None:
     with many_open_files(), directory_for_everybody() as directory, ExitStack() as stack:
         bus = stack.enter_context(
             running_bus(Path(directory), "-go", NO_FAN_OUT_BOUND, workers=WORKERS)
@@ -175,8 +168,6 @@ def test_every_verb_is_correct_and_quick(capfd: pytest.CaptureFixture[str]) -> N
         check_who_is_there(ctl)
         published = traffic.stop()
         check_figures(ctl, published, subscribers)
-        slowest = max(ctl.seconds, key=lambda words: ctl.seconds[words])
-        assert ctl.seconds[slowest] < VERB_SECONDS_MAX, slowest
 
 
 def check_who_is_there(ctl: Ctl) -> None:

@@ -1,4 +1,4 @@
-"""Storms of connections: other users are admitted, and soon, whatever one user's programs do."""
+"""Storms of connections: other users are admitted, whatever one user's programs do."""
 
 import socket
 import time
@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from sbus.unix.open_files import raise_open_files_limit
+from tests.support.admin import administer
 from tests.support.attacks import Storm, storming
 from tests.support.bus import Bus, running_bus
+from tests.support.processes import stopped
 from tests.support.raw_client import WHOAMI, RawClient
 from tests.support.users import directory_for_everybody, effective_user, needs_root
 
@@ -20,9 +22,10 @@ ATTACKERS = (70_001, 70_002)
 VICTIM = 70_010
 STORM_SECONDS = 2.0
 """Time in which each storm fills every queue that there is."""
-FIRST_ANSWER_SECONDS_MAX = 4.0
-"""Of a busy machine. Without turns by user it took 5 to 35 s."""
+HUNG_SECONDS = 60.0
 CONNECTIONS = 10
+EACH = 300
+"""Connections of an attacker that wait before the victim's."""
 TOLD_PER_SECOND_MAX = 2_000
 """Further connections of one user are refused without a word: telling these takes over 20 ms."""
 
@@ -68,17 +71,15 @@ def bus() -> Iterator[Bus]:
         yield running
 
 
-def first_answer_seconds(bus: Bus) -> float:
-    """How long the victim waits for its first answer; it is answered."""
-    began_at = time.monotonic()
+def be_answered(bus: Bus) -> None:
+    """The victim connects, and has an answer."""
     with effective_user(VICTIM), connect_soon(bus) as client:
         client.whoami()
-        return time.monotonic() - began_at
 
 
 def connect_soon(bus: Bus) -> RawClient:
     """A connection; tries again while the listen queue is full, as a storm may leave it."""
-    deadline = time.monotonic() + FIRST_ANSWER_SECONDS_MAX
+    deadline = time.monotonic() + HUNG_SECONDS
     while True:
         try:
             return bus.connect()
@@ -88,10 +89,26 @@ def connect_soon(bus: Bus) -> RawClient:
 
 
 @pytest.mark.parametrize("storm", [misbehave, come_and_go, exceed_the_quota])
-def test_another_user_is_admitted_soon(bus: Bus, storm: Storm) -> None:
+def test_another_user_is_admitted(bus: Bus, storm: Storm) -> None:
+    """Again and again, and how soon is what `python -m sbus.bench attacks` measures."""
     with storming(ATTACKERS, STORM_SECONDS, bus.address, storm):
-        waited = sorted(first_answer_seconds(bus) for _ in range(CONNECTIONS))
-    assert waited[-1] < FIRST_ANSWER_SECONDS_MAX, f"median {waited[CONNECTIONS // 2]:.3f} s"
+        for _ in range(CONNECTIONS):
+            be_answered(bus)
+
+
+def test_another_user_is_admitted_before_most_of_a_storm(bus: Bus) -> None:
+    """Its connection is the last in the listen queue. Clients are numbered as they are admitted:
+    without turns by user, the victim's would be the last."""
+    with ExitStack() as stack:
+        with stopped(bus.process.pid):
+            for uid in (*ATTACKERS * EACH, VICTIM):
+                with effective_user(uid):
+                    last = stack.enter_context(bus.connect())
+            last.control(WHOAMI)
+        assert last.receive().startswith(b"CMSG " + WHOAMI)
+        with administer(bus) as admin:
+            (victim,) = admin.ask("clients", uid=VICTIM)["clients"]
+    assert victim["client"] < len(ATTACKERS) * EACH / 2
 
 
 def test_a_connected_user_is_not_disturbed(bus: Bus) -> None:
@@ -109,11 +126,11 @@ def test_all_connections_of_a_user_may_come_at_once_and_later_ones_at_a_rate() -
     with directory_for_everybody() as directory, running_bus(directory, "-go", *limits) as bus:
         began_at = time.monotonic()
         visit(bus, 30)
-        assert time.monotonic() - began_at < 2.0
+        assert "user_connections_per_second_max" not in bus.stderr_text()
         visit(bus, 20)
         assert time.monotonic() - began_at >= 2.0 - 0.1
         assert "user_connections_per_second_max" in bus.stderr_text()
-        assert first_answer_seconds(bus) < 1.0
+        be_answered(bus)
 
 
 def visit(bus: Bus, count: int) -> None:
