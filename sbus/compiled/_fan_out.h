@@ -56,8 +56,8 @@ pay_by_time(FanOutTimes *times, Debt *debt, uint64_t now_ns)
     pay(debt, paid_ns);
 }
 
-/* What this pair of users' accounts owes now, for messages up to this one; NULL while another pair, which owes
- * something, has its place. */
+/* What this pair of users' accounts owes now, for messages up to this one; NULL while another pair,
+ * which owes something, has its place. */
 static Debt *
 find_debt(FanOutTimes *times, uint64_t publisher, uint64_t account, uint64_t message, uint64_t now_ns)
 {

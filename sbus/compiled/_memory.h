@@ -123,9 +123,10 @@ _Static_assert(sizeof(BlockHeader) == 64, "as ordered_log lays it out");
 _Static_assert(sizeof(EntryHeader) == 16, "as ordered_log lays it out");
 
 /* -- stores ------------------------------------------------------------------------------------
- * Every change of the shared memory goes through `store` or `store_bytes`, and is made in the order of the program: a process that dies has made all that come before, and none that
- * come behind. So the compiler must not move one over another, which costs no instruction. A test
- * build counts them and can end the process at any one, as a death at that instruction would. */
+ * Every change of the shared memory goes through `store` or `store_bytes`, and is made in the order
+ * of the program: a process that dies has made all that come before, and none that come behind. So
+ * the compiler must not move one over another, which costs no instruction. A test build counts them
+ * and can end the process at any one, as a death at that instruction would. */
 #ifdef SBUS_STEP_TEST
 static uint64_t stores_made, stores_until_death = UINT64_MAX;
 static uint64_t sections_entered;

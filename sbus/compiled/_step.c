@@ -5,8 +5,8 @@
  * *ordinary*: every packet is a message, every key is in the route cache, the routes are current,
  * no stalled client may hold the publisher, the user is within its rate, the log has room, and
  * nothing has to be walked first. At the first thing that is not, the packets stay pending as they
- * were read, in order, and Python goes on from there. So nothing here decides what Python would decide otherwise, and the
- * Python modules remain the specification.
+ * were read, in order, and Python goes on from there. So nothing here decides what Python would
+ * decide otherwise, and the Python modules remain the specification.
  *
  * A recipient whose socket is full, that has a backlog, or to whose user sends are timed, is
  * delivered to by its outbox's own method in Python; the rest of the fan-out goes on here.

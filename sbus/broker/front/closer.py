@@ -243,6 +243,7 @@ class Closer:
         if self._link is not None and self._process is not None:
             with suppress(BlockingIOError):
                 self._send_one(_Request(END, None))
-            is_readable_within(self._process.pidfd, _ANSWER_SECONDS_MAX)
+            if self._process.pidfd >= 0:
+                is_readable_within(self._process.pidfd, _ANSWER_SECONDS_MAX)
             self._link.close()
             self._kill()

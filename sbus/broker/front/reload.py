@@ -68,6 +68,8 @@ class Reloader:
         self._parts = parts
         self._notifier = notifier
         self._lock = trio.Lock()
+        self._look_ups = trio.CapacityLimiter(1)
+        """A look-up that hangs keeps its thread; no other one begins meanwhile."""
 
     async def reload(self) -> ReloadResult:
         """Read the configuration again and apply it; one reload at a time.
@@ -92,19 +94,22 @@ class Reloader:
     async def look_up_names(self) -> bool:
         """Apply the configuration of the start with names that were missing; False if all of them
         still are, or none is any more. Raises ConfigurationError."""
+        before = self.in_force
+        if not before.missing_names:
+            return False
+        configuration = await self._read(self._source.look_up_again, self._look_ups)
         async with self._lock:
-            if not self.in_force.missing_names:
+            if self.in_force is not before or configuration.missing_names == before.missing_names:
                 return False
-            configuration = await self._read(self._source.look_up_again)
-            if configuration.missing_names == self.in_force.missing_names:
-                return False
-            await self._apply(changes(self.in_force, configuration).merged)
+            await self._apply(changes(before, configuration).merged)
             return True
 
-    async def _read(self, read: Callable[[], Configuration]) -> Configuration:
+    async def _read(
+        self, read: Callable[[], Configuration], limiter: trio.CapacityLimiter | None = None
+    ) -> Configuration:
         try:
             with trio.move_on_after(READ_SECONDS_MAX):
-                return await trio.to_thread.run_sync(read, abandon_on_cancel=True)
+                return await trio.to_thread.run_sync(read, abandon_on_cancel=True, limiter=limiter)
         except (OSError, RuntimeError) as error:  # no descriptor is left, or no thread
             raise ConfigurationError(f"the configuration cannot be read now: {error}") from error
         raise ConfigurationError(

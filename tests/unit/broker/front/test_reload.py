@@ -231,3 +231,28 @@ async def test_names_are_not_looked_up_during_an_upgrade_or_after_a_reload(scene
         nursery.start_soon(scene.reloader.reload)
         await find_names(scene.reloader, cast(Upgrader, upgrader), logging_to([]))
     assert scene.reloader.in_force == AFTER
+
+
+async def test_a_look_up_that_hangs_is_the_only_one_and_keeps_no_reload_waiting(
+    scene: Scene,
+) -> None:
+    scene.reloader.in_force = missing("a", "b")
+    begun, answers, look_ups = trio.Event(), threading.Event(), list[int]()
+
+    def hang() -> Configuration:
+        look_ups.append(threading.get_ident())
+        trio.from_thread.run_sync(begun.set)
+        assert answers.wait(60)
+        return missing("b")
+
+    scene.look_up_again = hang
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(scene.reloader.look_up_names)
+        await begun.wait()
+        with trio.move_on_after(0.01):
+            await scene.reloader.look_up_names()
+        assert len(look_ups) == 1
+        await scene.reloader.reload()
+        assert scene.reloader.in_force == AFTER
+        answers.set()
+    assert scene.reloader.in_force == AFTER, "the answer came too late"
