@@ -37,7 +37,7 @@ def publish_and_ask(publishers: Sequence[RawClient]) -> list[bytes]:
 def test_faster_publishers_are_held_back_and_nothing_is_refused(
     tmp_path: Path, workers: int, publishers: int
 ) -> None:
-    """At least as fast as a tenth of the rate: a machine that is busy may be slow."""
+    """How soon the next is due is tested with a clock of its own (tests/unit/shared)."""
     with (
         bus_with(
             tmp_path, workers, user_messages_per_second_max=RATE, batch_packets_max=BATCH
@@ -51,7 +51,6 @@ def test_faster_publishers_are_held_back_and_nothing_is_refused(
         received = [subscriber.receive() for _ in packets]
         seconds = time.monotonic() - began_at
         assert seconds > (BEYOND - BATCH * publishers) / RATE
-        assert seconds < 10 * BEYOND / RATE
         assert sorted(received) == sorted(packets)
         for number in range(publishers):
             own = packets[number::publishers]
