@@ -696,7 +696,8 @@ def test_a_new_bus_that_fails_after_the_old_one_has_ended_leaves_no_files(tmp_pa
         client.control(b"!/notices/on")
         client.sync()
         changing.run_first(FAILS_ALONE.format(front=changing.bus.process.pid))
-        upgrade(changing.bus)
+        with administer(changing.bus) as admin:
+            admin.ask("upgrade")
         assert client.receive_until_closed() == [end_notice("bus-failed")]
         wait_until(lambda: not files_left(changing.bus), "no file is left")
         assert changing.bus.stderr_text().endswith("sbusd: the new bus fails\n")
