@@ -676,7 +676,8 @@ def test_a_new_bus_that_dies_after_the_commit_is_reported(tmp_path: Path) -> Non
             assert admin.fault("upgrade") == ("failed", why)
         assert client.receive_until_closed() == [end_notice("bus-failed")]
         assert changing.bus.process.wait(STOP_SECONDS_MAX) == 1
-        assert changing.bus.stderr_text().endswith(f"sbusd: {why}\n")
+        # The fork server of the new bus reports its front, before or after.
+        assert f"sbusd: {why}\n" in changing.bus.stderr_text()
         assert files_left(changing.bus) == []
 
 
