@@ -273,7 +273,7 @@ def main() -> None:
     seen["received after a stop"] = exchange()
     seen["replaced when hung"] = is_replaced_when_hung()
     seen["received after it hung"] = exchange()
-    systemctl("stop", "sbusd.socket", "sbusd.service")
+    systemctl("stop", "sbusd.socket", "sbusd.service", "sbusd-admin.socket")
     seen["left"] = [path for path in (BUS, f"{BUS}.admin") if os.path.lexists(path)]
     print(json.dumps(seen))
 
