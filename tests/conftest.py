@@ -22,9 +22,10 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # sbusctl names what an interpreter runs if it finds that out in time; this is what the kernel says.
 Path("/proc/thread-self/comm").write_text("sbus-tests")
 
-# A shell ignores SIGINT on behalf of what it starts in the background; programs that the tests
-# start would inherit that, and tests that interrupt them would wait in vain.
+# A shell ignores SIGINT on behalf of what it starts in the background, and nohup SIGHUP; programs
+# that the tests start would inherit that, and tests that end them so would wait in vain.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # How long one example takes says more about the machine than about the code. A run of the suite has
 # the same examples each time; new ones are for `--hypothesis-profile=thorough`.
