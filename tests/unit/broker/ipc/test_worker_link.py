@@ -1,6 +1,7 @@
 """The link: commands and events with their descriptors, in order, however slow a side is."""
 
 import errno
+import gc
 import os
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -32,6 +33,7 @@ Links = tuple[WorkerLink, WorkerLink]
 
 
 def open_files() -> set[int]:
+    gc.collect()  # other tests may have left files to the garbage collection
     return {
         int(name) for name in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{name}")
     }
