@@ -32,7 +32,18 @@ class HostClock:
 
 
 @pytest.fixture
-def host_clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostClock]:
+def real_time() -> None:
+    """Lets time pass in a test of what takes time."""
+
+
+@pytest.fixture(autouse=True)
+def host_clock(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[HostClock | None]:
+    """Time stands still: a turn or a batch that took too long would end early."""
+    if "real_time" in request.fixturenames:
+        yield None
+        return
     clock = HostClock()
     monkeypatch.setattr(time, "monotonic_ns", lambda: clock.now_ns)
     for name in ("monotonic", "perf_counter"):

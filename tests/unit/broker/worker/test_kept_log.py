@@ -136,6 +136,7 @@ def test_others_append_nothing_over_what_is_kept(scene: tuple[OneProcessBus, Sce
     assert end <= place + LOG_BYTES
 
 
+@pytest.mark.usefixtures("real_time")
 def test_a_worker_that_shared_its_progress_has_walked_what_it_shared(
     scene: tuple[OneProcessBus, Scene],
 ) -> None:

@@ -624,6 +624,7 @@ def test_a_worker_that_stops_sleeps_though_publishers_are_held(
     assert bus.stepped[0].has_ended
 
 
+@pytest.mark.usefixtures("real_time")
 def test_only_the_time_in_which_a_worker_waits_is_sleep() -> None:
     """It pays for messages to many recipients."""
     with one_process_bus("slash", LIMITS) as bus:
@@ -638,6 +639,7 @@ def test_only_the_time_in_which_a_worker_waits_is_sleep() -> None:
         assert slept[2] - slept[1] < 40_000_000
 
 
+@pytest.mark.usefixtures("real_time")
 @pytest.mark.parametrize("step", ["python", STEP])
 def test_the_sleep_of_workers_that_share_a_processor_counts_in_part(
     step: str, monkeypatch: pytest.MonkeyPatch

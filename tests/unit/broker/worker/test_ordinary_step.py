@@ -348,6 +348,7 @@ def test_a_message_at_place_0_is_told_with_its_own_sender(scene: tuple[Scene, Cl
     assert recipient.received == [b"CMSG !/from\x000 %d 2 1 3 %b" % (it, packet) for it in (7, 8)]
 
 
+@pytest.mark.usefixtures("real_time")
 def test_a_pair_is_charged_before_another_one_may_take_its_place() -> None:
     scene = Scene(compiled=True)
     try:
@@ -436,6 +437,7 @@ def test_a_lone_client_is_served_while_the_worker_sleeps(bus: OneProcessBus, cou
     assert messages_shared(bus) - before == count
 
 
+@pytest.mark.usefixtures("real_time")
 @pytest.mark.parametrize(("seconds_max", "is_done"), [(0.01, True), (1e-9, False)])
 def test_a_lone_client_goes_on_after_a_quantum(seconds_max: float, is_done: bool) -> None:
     """Until the worker has to wake."""
@@ -530,6 +532,7 @@ def test_a_client_that_has_not_read_a_reply_is_left_alone(bus: OneProcessBus) ->
     assert session.bytes_in == read + len(b"MSG k\0")
 
 
+@pytest.mark.usefixtures("real_time")
 def test_a_flood_does_not_keep_the_worker_from_waking(bus: OneProcessBus) -> None:
     peer = connected(bus)
     for _ in range(20):

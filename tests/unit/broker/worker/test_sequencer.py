@@ -443,6 +443,7 @@ def test_what_was_published_before_a_subscription_is_walked_with_routes_that_are
         assert cache.misses <= misses + number, "only for the message that it published itself"
 
 
+@pytest.mark.usefixtures("real_time")
 def test_lookups_in_a_walk_are_charged_to_the_publisher(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -458,6 +459,7 @@ def test_lookups_in_a_walk_are_charged_to_the_publisher(
     assert min(costs[0], costs[2]) > 1_000, "it takes more than a microsecond"
 
 
+@pytest.mark.usefixtures("real_time")
 def test_what_watching_takes_is_charged_to_the_publisher(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -286,6 +286,7 @@ def test_without_echo_a_client_is_no_recipient_of_its_own_messages(pair: Pair) -
     assert route.recipients == (OTHER_OUTBOX,)
 
 
+@pytest.mark.usefixtures("real_time")
 def test_what_takes_too_long_to_find_anew_goes_back(pair: Pair) -> None:
     pair.send(b"MSG here\0a", b"MSG here\0b", b"MSG here\0c")
     pair.session.receive()
