@@ -11,6 +11,7 @@ import trio
 from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.front.reload import Reloader
 from sbus.broker.front.upgrade import Upgrader
+from sbus.broker.ipc.upgrade_link import UpgradeFailed
 from sbus.errors import ConfigurationError
 from sbus.protocol.admin_events import ConfigurationRejected, NamesMissing
 
@@ -28,11 +29,13 @@ async def find_names(reloader: Reloader, upgrader: Upgrader, events: EventEmitte
     failure = ""
     while reloader.in_force.missing_names:
         await trio.sleep(LOOK_UP_SECONDS)
-        if upgrader.is_running:  # a change could be lost now
-            continue
         try:
-            if await reloader.look_up_names():
-                events.emit(_missing(reloader))
+            found = await reloader.look_up_names()
+            with upgrader.change():
+                if await reloader.apply_names(found):
+                    events.emit(_missing(reloader))
+        except UpgradeFailed:
+            continue  # a new program that takes over looks names up itself
         except ConfigurationError as error:
             if str(error) != failure:
                 failure = str(error)

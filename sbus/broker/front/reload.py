@@ -81,7 +81,9 @@ class Reloader:
             status = "The configuration was not read again"
             try:
                 found = changes(self.in_force, await self._read(self._source.reread))
-                applied = {*found.applied, *await self._apply(found.merged)}
+                await self._apply(found.merged)
+                by_hand = self._parts.user_limits.undo_changes(found.merged)
+                applied = {*found.applied, *by_hand}
                 status = "Serves with the configuration that was read again"
             except ConfigurationError as error:
                 status = f"Serves with the configuration of before: {error}"
@@ -91,17 +93,20 @@ class Reloader:
             behind = await self._supervisor.wait_until_settings_applied(APPLY_SECONDS_MAX)
             return ReloadResult(_some(sorted(applied)), _some(found.needs_restart), behind)
 
-    async def look_up_names(self) -> bool:
-        """Apply the configuration of the start with names that were missing; False if all of them
-        still are, or none is any more. Raises ConfigurationError."""
-        before = self.in_force
-        if not before.missing_names:
-            return False
-        configuration = await self._read(self._source.look_up_again, self._look_ups)
+    async def look_up_names(self) -> Configuration:
+        """The configuration of the start with the names that are found now. Raises
+        ConfigurationError."""
+        return await self._read(self._source.look_up_again, self._look_ups)
+
+    async def apply_names(self, found: Configuration) -> bool:
+        """Apply a configuration that `look_up_names` returned, unless all names that were missing
+        still are, or a reload has replaced them; whether it is in force. What administrators have
+        changed stays. Raises ConfigurationError."""
         async with self._lock:
-            if self.in_force is not before or configuration.missing_names == before.missing_names:
+            before = self.in_force
+            if not before.missing_names or found.missing_names == before.missing_names:
                 return False
-            await self._apply(changes(before, configuration).merged)
+            await self._apply(changes(before, found).merged)
             return True
 
     async def _read(
@@ -117,9 +122,8 @@ class Reloader:
             "host's directory of users answer?"
         )
 
-    async def _apply(self, configuration: Configuration) -> list[str]:
-        """Change the bus; returns what was changed by hand and is as configured again. Nothing is
-        awaited from the first change to the last."""
+    async def _apply(self, configuration: Configuration) -> None:
+        """Change the bus. Nothing is awaited from the first change to the last."""
         settings = configuration.settings
         rules = await self._rules_by_client(PeerRules(settings.rules))
         try:
@@ -129,12 +133,10 @@ class Reloader:
                 f"the workers cannot be told of the configuration: {error.strerror}"
             ) from error
         user_limits, others = self._parts
-        reset = list(user_limits.changed_by_hand(configuration))
         for part in (user_limits, *others):
             part.apply_settings(settings)
         self._supervisor.distribute_settings(settings.limits, memfd)
         self.in_force = configuration
-        return reset
 
     async def _rules_by_client(self, rules: PeerRules) -> dict[int, bytes]:
         """The rules that concern each client, also those that are admitted meanwhile."""

@@ -117,9 +117,7 @@ class Upgrader:
         if self._shutdown.is_draining:
             raise UpgradeFailed("the bus is being drained")
         if self._changes:
-            raise UpgradeFailed(
-                "an administrator is changing the bus, as by a reload: try again in a moment"
-            )
+            raise UpgradeFailed("the bus is changing, as by a reload: try again in a moment")
         self.is_running = True
         try:
             yield

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -31,23 +31,27 @@ class EffectiveUserLimits:
         self._subordinate_ids = SubordinateIds()
 
     def apply_settings(self, settings: BusSettings) -> None:
-        """Apply the limits of these settings, whatever an administrator has changed until now.
+        """Apply the limits of these settings; those that administrators have changed stay.
 
         From then on root, the bus's own user and those that the settings name have accounts that
         are never closed, so that nobody else keeps them out.
         """
         self._settings = settings
-        self._changed.clear()
         kept = {0, os.getuid(), *settings.user_limits}
-        self._book.apply_limits(settings.limits, settings.limits_of, kept)
+        self._book.apply_limits(settings.limits, self.limits_of, kept)
 
-    def changed_by_hand(self, configuration: Configuration) -> Iterator[str]:
-        """What administrators have changed that is not as in this configuration, named as there."""
-        for uid, changed in self._changed.items():
-            configured = configuration.settings.limits_of(uid)
-            for name, value in changed.items():
-                if getattr(configured, name) != value:
-                    yield f"users.{configuration.user_names.get(uid, uid)}.{name}"
+    def undo_changes(self, configuration: Configuration) -> list[str]:
+        """Return to this configuration, which is in force, from what administrators have changed;
+        returns what was not as there, named as there."""
+        undone = [
+            f"users.{configuration.user_names.get(uid, uid)}.{name}"
+            for uid, changed in self._changed.items()
+            for name, value in changed.items()
+            if getattr(configuration.settings.limits_of(uid), name) != value
+        ]
+        self._changed.clear()
+        self.apply_settings(configuration.settings)
+        return undone
 
     def limits_of(self, uid: int) -> UserLimits:
         limits = self._settings.limits_of(uid)

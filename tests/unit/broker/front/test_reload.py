@@ -20,6 +20,7 @@ from sbus.broker.front.name_search import find_names
 from sbus.broker.front.reload import Parts, Reloader
 from sbus.broker.front.supervisor import Supervisor
 from sbus.broker.front.upgrade import Upgrader
+from sbus.broker.ipc.upgrade_link import UpgradeFailed
 from sbus.errors import ConfigurationError
 from sbus.limits import Limits
 from sbus.protocol.admin_results import ReloadResult
@@ -187,6 +188,11 @@ async def test_a_cancelled_reload_changes_nothing_or_everything(scene: Scene) ->
 
 
 # -- names that were not found at the start --------------------------------------------------------
+def upgrader_of_nothing() -> Upgrader:
+    own = cast(Any, SimpleNamespace(is_draining=False, is_handed_over=False))
+    return Upgrader(own, own, own, own, logging_to([]), Notifier())
+
+
 def missing(*names: str) -> Configuration:
     """A configuration that follows from BEFORE when all but these names are found."""
     return msgspec.structs.replace(AFTER if names != ("a", "b") else BEFORE, missing_names=names)
@@ -209,9 +215,8 @@ async def test_names_that_are_found_later_are_in_force_from_then_on(scene: Scene
         lambda: missing(),
     ]
     log: list[str] = []
-    upgrader = cast(Upgrader, SimpleNamespace(is_running=False))
     scene.look_up_again = lambda: answers.pop(0)()
-    await find_names(scene.reloader, upgrader, logging_to(log))
+    await find_names(scene.reloader, upgrader_of_nothing(), logging_to(log))
     assert not answers
     assert scene.applied == [AFTER.settings, AFTER.settings]
     text = "users and groups of the configuration that are not found:"
@@ -224,12 +229,77 @@ async def test_names_that_are_found_later_are_in_force_from_then_on(scene: Scene
 
 
 @pytest.mark.usefixtures("without_pauses")
-async def test_names_are_not_looked_up_during_an_upgrade_or_after_a_reload(scene: Scene) -> None:
+async def test_names_that_are_found_leave_what_was_changed_by_hand(scene: Scene) -> None:
+    found = msgspec.structs.replace(Limits().user, subscriptions_max=5)
+    settings = msgspec.structs.replace(AFTER.settings, user_limits={2000: found})
     scene.reloader.in_force = missing("a", "b")
-    upgrader = SimpleNamespace(is_running=True)
+    scene.user_limits.change(1000, {"connections_max": 7})
+    scene.user_limits.change(2000, {"connections_max": 8})
+    account = scene.user_limits.open_account(1000)
+    assert account is not None
+    scene.look_up_again = lambda: Configuration(settings=settings, user_names={2000: "a"})
+    await find_names(scene.reloader, upgrader_of_nothing(), logging_to([]))
+    assert scene.reloader.in_force.settings == settings
+    assert scene.user_limits.limits_of(1000).connections_max == 7
+    account.count_connection(7)
+    assert not account.has_room_for_connection()
+    assert scene.user_limits.limits_of(2000) == msgspec.structs.replace(found, connections_max=8)
+
+
+@pytest.mark.usefixtures("without_pauses")
+async def test_names_that_are_found_during_an_upgrade_are_applied_after_it(scene: Scene) -> None:
+    scene.reloader.in_force = missing("a", "b")
+    upgrader, looked_up = upgrader_of_nothing(), 0
+    upgrade = upgrader.attempt()
+    over = trio.Event()
+
+    def begin_upgrade() -> None:
+        nonlocal looked_up
+        looked_up += 1
+        if looked_up == 1:
+            upgrade.__enter__()
+        elif looked_up == 3:
+            over.set()
+
+    def look_up() -> Configuration:
+        trio.from_thread.run_sync(begin_upgrade)
+        return missing()
+
+    scene.look_up_again = look_up
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(find_names, scene.reloader, upgrader, logging_to([]))
+            await over.wait()
+            assert scene.reloader.in_force == missing("a", "b")
+            upgrade.__exit__(None, None, None)
+    assert scene.reloader.in_force == missing()
+
+
+@pytest.mark.usefixtures("without_pauses")
+async def test_no_upgrade_begins_while_names_are_applied(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.reloader.in_force = missing("a", "b")
+    scene.look_up_again = missing
+    upgrader = upgrader_of_nothing()
+
+    async def begin_upgrade(_self: Reloader, _rules: object) -> dict[int, bytes]:
+        with pytest.raises(UpgradeFailed, match="the bus is changing"), upgrader.attempt():
+            raise AssertionError
+        return {}
+
+    monkeypatch.setattr(Reloader, "_rules_by_client", begin_upgrade)
+    await find_names(scene.reloader, upgrader, logging_to([]))
+    assert scene.reloader.in_force == missing()
+
+
+@pytest.mark.usefixtures("without_pauses")
+async def test_names_are_not_looked_up_after_a_reload(scene: Scene) -> None:
+    scene.reloader.in_force = missing("a", "b")
+    scene.look_up_again = lambda: missing("a", "b")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(scene.reloader.reload)
-        await find_names(scene.reloader, cast(Upgrader, upgrader), logging_to([]))
+        await find_names(scene.reloader, upgrader_of_nothing(), logging_to([]))
     assert scene.reloader.in_force == AFTER
 
 
@@ -246,8 +316,12 @@ async def test_a_look_up_that_hangs_is_the_only_one_and_keeps_no_reload_waiting(
         return missing("b")
 
     scene.look_up_again = hang
+
+    async def look_up_and_apply() -> None:
+        await scene.reloader.apply_names(await scene.reloader.look_up_names())
+
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(scene.reloader.look_up_names)
+        nursery.start_soon(look_up_and_apply)
         await begun.wait()
         with trio.move_on_after(0.01):
             await scene.reloader.look_up_names()
