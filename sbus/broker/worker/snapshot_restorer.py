@@ -63,7 +63,11 @@ class SnapshotRestorer:
         os.close(memfd)
 
     def prepare(self, command: protocol.PrepareRecorded, fd: int) -> None:
-        """Make ready to serve a client; `fd` belongs to this worker from now on."""
+        """Make ready to serve a client; `fd` belongs to this worker from now on. Once the command
+        has failed, a file of records may be missing, and those behind it have other numbers."""
+        if self._command.why_not:
+            os.close(fd)
+            return
         session = self._sessions.make(command.adoption, fd)
         session.outbox.leave()
         session.set_counted(False)

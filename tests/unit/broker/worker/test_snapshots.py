@@ -52,6 +52,8 @@ class Succession:
         self._files = 0
         self._prepared: set[int] = set()
         self.goes_to: Rule = lambda worker: worker
+        self.without_descriptors: set[int] = set()
+        """Workers of the new bus that get commands without the files of records."""
 
     def round(
         self,
@@ -78,7 +80,9 @@ class Succession:
         self._files += WORKERS
         for worker, fd in fds.items():
             for other in range(WORKERS):
-                self.new.tell(other, MapRecords(), fd)
+                self.new.tell(
+                    other, MapRecords(), None if other in self.without_descriptors else fd
+                )
             for client, place in RecordsFile(fd).places():
                 if client not in self._prepared:
                     self._prepare(worker, client, numbers[worker], *place)
@@ -223,6 +227,25 @@ def test_what_was_published_before_is_delivered_before(two: Succession) -> None:
     two.commit()
     two.new.settle()
     assert reader.read() == [b"MSG k\0%d" % number for number in range(100)]
+
+
+def test_a_worker_that_lacks_records_says_so_and_can_be_thawed(two: Succession) -> None:
+    """In the round that follows, whatever comes of the clients before."""
+    peers = [two.old.connect(number % 2) for number in range(4)]
+    for peer in peers:
+        tell(two.old, peer, b"SUB k")
+    two.round(two.new, Freeze)
+    two.goes_to, two.without_descriptors = lambda _: 0, {0}
+    two.record()
+    for worker in range(WORKERS):
+        two.new.tell(worker, ReportPrepared(9))
+    two.new.settle()
+    answers = {it.why_not for it in two.new.other_events if isinstance(it, Done)}
+    assert answers == {"", "the worker has no descriptors left"}
+    assert not two.new.workers[0].sessions.arriving
+    two.new.tell(0, Thaw())
+    two.new.settle()
+    two.new.check_invariants()
 
 
 def test_the_old_bus_goes_on_where_it_was(two: Succession) -> None:
