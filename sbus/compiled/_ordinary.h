@@ -238,7 +238,7 @@ batch_add_deliveries(OrdinaryStep *step, size_t index, const OutboxRecord *excep
 }
 
 static int
-batch_add(OrdinaryStep *step, Packet packet, uint32_t key_bytes, uint32_t number,
+batch_add(OrdinaryStep *step, const Packet *packet, uint32_t key_bytes, uint32_t number,
           RouteRecord *route, const OutboxRecord *except)
 {
     Batch *batch = &step->batch;
@@ -246,9 +246,9 @@ batch_add(OrdinaryStep *step, Packet packet, uint32_t key_bytes, uint32_t number
              sizeof *batch->messages) < 0)
         return -1;
     Py_INCREF((PyObject *)route);
-    Py_XINCREF(packet.bytes);
+    Py_XINCREF(packet->bytes);
     batch->messages[batch->count]
-        = (Message){.packet = packet, .key_bytes = key_bytes, .number = number, .route = route};
+        = (Message){.packet = *packet, .key_bytes = key_bytes, .number = number, .route = route};
     return batch_add_deliveries(step, batch->count++, except);
 }
 
@@ -266,7 +266,7 @@ batch_cut(Batch *batch, size_t count)
     }
 }
 
-static bool
+static inline bool
 is_route(const OrdinaryStep *step, PyObject *object)
 {
     if (!PyObject_TypeCheck(object, step->module->types[ROUTE]))
@@ -406,7 +406,7 @@ debt_for(OrdinaryStep *step, const Delivery *delivery)
     return message->debt;
 }
 
-static void
+static inline void
 look_at_clock(OrdinaryStep *step)
 {
     step->looked_ns = monotonic_ns();
@@ -781,13 +781,13 @@ gather(OrdinaryStep *step, const SessionRecord *session, uint64_t cost_max)
     Batch *batch = &step->batch;
     batch_clear(batch);
     for (size_t at = step->done; at < step->packets_count; at++) {
-        Packet packet = step->packets[at];
+        const Packet *packet = &step->packets[at];
         if (batch->count + batch->deliveries_count >= cost_max)
             break;
-        if (!is_message(packet.data, packet.size) || packet.size > session->packet_bytes_max)
+        if (!is_message(packet->data, packet->size) || packet->size > session->packet_bytes_max)
             break;
-        const char *key = packet.data + WORD_BYTES;
-        const char *end = memchr(key, 0, packet.size - WORD_BYTES);
+        const char *key = packet->data + WORD_BYTES;
+        const char *end = memchr(key, 0, packet->size - WORD_BYTES);
         if (!end)
             break;
         RouteRecord *route = look_up(step, key, (uint32_t)(end - key));
@@ -901,7 +901,7 @@ deliver_placed(OrdinaryStep *step, PyObject *messages, uint64_t received_us)
             PyErr_SetString(PyExc_ValueError, "a key is longer than its packet");
             return -1;
         }
-        if (batch_add(step, packet, (uint32_t)key_bytes, (uint32_t)batch->count,
+        if (batch_add(step, &packet, (uint32_t)key_bytes, (uint32_t)batch->count,
                       (RouteRecord *)route, NULL) < 0)
             return -1;
     }
@@ -1233,7 +1233,7 @@ gather_block(OrdinaryStep *step, const unsigned char *at, const BlockHeader *hea
         RouteRecord *route = look_up(step, packet.data + WORD_BYTES, entry.key_bytes);
         if (!route)
             return PyErr_Occurred() ? -1 : 0;
-        if (batch_add(step, packet, entry.key_bytes, entry.number, route, NULL) < 0)
+        if (batch_add(step, &packet, entry.key_bytes, entry.number, route, NULL) < 0)
             return -1;
     }
     return 1;
