@@ -773,8 +773,8 @@ may_be_held(const SessionRecord *session, const RouteRecord *route)
     return PyErr_Occurred() ? -1 : is_held;
 }
 
-/* Gather the messages at the head of the packets, up to this cost: 1 if that makes an ordinary
- * batch, 0 if not, -1 with an exception. */
+/* Gather the messages at the head of the packets, up to this cost and to the first key that is not in
+ * the cache: 1 if that makes an ordinary batch, 0 if not, -1 with an exception. */
 static int
 gather(OrdinaryStep *step, const SessionRecord *session, uint64_t cost_max)
 {
@@ -791,14 +791,16 @@ gather(OrdinaryStep *step, const SessionRecord *session, uint64_t cost_max)
         if (!end)
             break;
         RouteRecord *route = look_up(step, key, (uint32_t)(end - key));
-        int is_held = route && *step->memory.stalled ? may_be_held(session, route) : 0;
-        if (!route || is_held)
-            return PyErr_Occurred() ? -1 : 0;
+        if (!route)
+            break;
+        int is_held = *step->memory.stalled ? may_be_held(session, route) : 0;
+        if (is_held)
+            return is_held < 0 ? -1 : 0;
         OutboxRecord *except = session->echo ? NULL : (OutboxRecord *)session->outbox;
         if (batch_add(step, packet, (uint32_t)(end - key), (uint32_t)batch->count, route, except) < 0)
             return -1;
     }
-    return batch->count > 0;
+    return PyErr_Occurred() ? -1 : batch->count > 0;
 }
 
 /* Let a successor of this worker know how many packets of a client are read and not done. */

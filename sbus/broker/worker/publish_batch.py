@@ -131,7 +131,8 @@ def gather(
 ) -> PublishBatch:
     """Make a publish batch of the messages at the head of the pending packets, up to this cost.
 
-    It ends before any other packet, and before a message that may not be published.
+    It ends before any other packet, and before a message that may not be published. While all keys
+    are `recent`, it is ordinary, and ends before the first key that is not.
     """
     batch = PublishBatch(session)
     packets = session.packets
@@ -139,6 +140,7 @@ def gather(
     count, size_max = len(packets), session.packet_bytes_max
     at = session.done
     deliveries = delivery_bytes = 0
+    has_looked_up = False
     # A message costs 1, and moves `at` on by 1, so `deliveries + at` grows as the cost does.
     cost_left = cost_max + at
     while at < count and deliveries + at < cost_left:
@@ -152,6 +154,9 @@ def gather(
         key = packet[4:end]
         route = recent.get(key)
         if route is None:
+            if messages and not has_looked_up:
+                break
+            has_looked_up = True
             began_at = time.perf_counter()
             try:
                 route = look_up(key)

@@ -295,6 +295,15 @@ def test_a_stalled_client_concerns_those_alone_who_may_be_held(scene: tuple[Scen
     assert own.messages_in == 1, "the next one is held"
 
 
+def test_messages_before_an_unknown_key_are_ordinary(scene: tuple[Scene, Clock]) -> None:
+    """Those from that key on are one batch."""
+    opened, clock = scene
+    publish(0, [message(b"x", 0)])(opened, clock)  # the worker reads the table
+    packets = [message(key, 0) for key in (b"x", b"x", b"new/1", b"x", b"new/2")]
+    assert published_in_c(opened, clock, 0, packets) == 2
+    assert published_in_c(opened, clock, 0, packets) == len(packets), "all keys are known now"
+
+
 # -- layouts ---------------------------------------------------------------------------------------
 def test_a_step_with_any_other_place_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from sbus.compiled._step import LAYOUT

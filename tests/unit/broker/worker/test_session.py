@@ -242,6 +242,16 @@ def test_a_publish_batch_ends_before_what_may_not_be_published(pair: Pair, stran
     assert pair.session.peek() == stranger
 
 
+def test_an_ordinary_batch_ends_before_a_key_that_is_not_recent(pair: Pair) -> None:
+    """What follows is one batch, whether or not its keys are recent."""
+    known, new = b"MSG here\0a", b"MSG away\0b"
+    pair.send(known, known, new, known, new)
+    pair.session.receive()
+    recent = {b"here": ROUTES[b"here"]}
+    assert packets_of(gather(pair.session, recent, look_up, 1000)) == [known, known]
+    assert packets_of(gather(pair.session, recent, look_up, 1000)) == [new, known, new]
+
+
 def test_a_publish_batch_ends_when_it_causes_enough_work(pair: Pair) -> None:
     pair.send(*[b"MSG here\0"] * 5)
     pair.session.receive()
