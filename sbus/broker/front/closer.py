@@ -71,6 +71,8 @@ class Closer:
         self._needed = trio.Event()
         self._answered = trio.lowlevel.ParkingLot()
         self._patience = trio.CancelScope()
+        self._answer_due_at = math.inf
+        """To the first of the unanswered requests."""
 
     def keep(self, sock: socket.socket) -> None:
         """See to it that closing this new connection, everywhere but in the closer, is short."""
@@ -109,21 +111,25 @@ class Closer:
             except BlockingIOError:
                 closed = msgspec.structs.replace(request, sock=None)
                 self._unsent.appendleft(closed if request.closes else request)
-                self._patience.deadline = trio.current_time() + RETRY_SECONDS
-                return
+                break
             if not self._unanswered:
-                self._patience.deadline = trio.current_time() + _ANSWER_SECONDS_MAX
+                self._expect_answer()
             self._unanswered.append(request)
+        self._patience.deadline = self._wait_until()
+
+    def _expect_answer(self) -> None:
+        self._answer_due_at = trio.current_time() + _ANSWER_SECONDS_MAX
 
     @property
     def _is_blocked(self) -> bool:
         """Whether the kernel had no room for the next request."""
         return bool(self._unsent) and len(self._unanswered) < _UNANSWERED_MAX
 
-    def _seconds_until_due(self) -> float:
-        if self._is_blocked:
-            return RETRY_SECONDS
-        return _ANSWER_SECONDS_MAX if self._unanswered else math.inf
+    def _wait_until(self) -> float:
+        """When an answer is late, or the next request is worth another try."""
+        answer_due_at = self._answer_due_at if self._unanswered else math.inf
+        retry_at = trio.current_time() + RETRY_SECONDS if self._is_blocked else math.inf
+        return min(answer_due_at, retry_at)
 
     def _close_own(self, request: _Request) -> None:
         """Close the front's copy. Another is in the closer, or on its way to it."""
@@ -189,10 +195,9 @@ class Closer:
         while self._read_answers(link):
             self._send()
             self._answered.unpark_all()
-            deadline = trio.current_time() + self._seconds_until_due()
-            with trio.CancelScope(deadline=deadline) as self._patience:
+            with trio.CancelScope(deadline=self._wait_until()) as self._patience:
                 await trio.lowlevel.wait_readable(link)
-            is_late = self._patience.cancelled_caught and not self._is_blocked
+            is_late = bool(self._unanswered) and trio.current_time() >= self._answer_due_at
             is_stuck = is_late and not is_readable_within(link, 0)
             if is_stuck:
                 self._note_stuck()
@@ -207,6 +212,7 @@ class Closer:
         try:
             while link.recv(1):
                 self._unanswered.popleft()
+                self._expect_answer()
         except BlockingIOError:
             return True
         except ConnectionResetError:

@@ -163,6 +163,24 @@ async def test_a_kernel_without_room_delays_what_is_closed(monkeypatch: pytest.M
         assert not scene.lines
 
 
+async def test_a_stuck_closer_is_replaced_while_the_kernel_has_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running_closer() as scene:
+        fork, links = scene.server.fork_closer, []
+
+        def fork_noting_link() -> socket.socket:
+            links.append(NoRoomSocket.of(fork()))
+            return links[-1]
+
+        monkeypatch.setattr(scene.server, "fork_closer", fork_noting_link)
+        await end_of(scene.leave_pipe(OTHER))
+        with scene.leave_lingering(USER):
+            links[0].errors += [errno.ENOBUFS] * 1_000_000
+            await end_of(scene.leave_pipe(OTHER))
+            assert f"uid {USER} left takes too long, for process {scene.pids[0]}" in scene.lines[0]
+
+
 async def test_a_dead_closer_is_replaced() -> None:
     async with running_closer() as scene:
         ours, client = scene.kept()
