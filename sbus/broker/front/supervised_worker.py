@@ -1,4 +1,4 @@
-"""What the front knows of the worker with one number: its process, and whether it serves."""
+"""The front's state of one worker: its process, and whether it serves."""
 
 import signal
 import time
@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from sbus.broker.ipc import worker_protocol as protocol
 from sbus.broker.ipc.worker_link import WorkerLink
+from sbus.unix.readiness import is_readable_within
 
 
 class SupervisedWorker:
@@ -50,6 +51,11 @@ class SupervisedWorker:
     @property
     def is_running(self) -> bool:
         return self.link is not None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the kernel says that its process has ended; False once that was reported."""
+        return self.pidfd >= 0 and is_readable_within(self.pidfd, 0)
 
     @property
     def age_seconds(self) -> float:

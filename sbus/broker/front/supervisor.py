@@ -313,6 +313,10 @@ class Supervisor:
         """The workers that can be sent a command: asked for, and not dead."""
         return [worker.number for worker in self.workers if worker.is_running]
 
+    def ended_workers(self) -> list[int]:
+        """Those of them that have ended, which the fork server has not reported yet."""
+        return [worker.number for worker in self.workers if worker.has_ended]
+
     def send(self, worker: int, command: protocol.WorkerCommand, fd: int | None = None) -> None:
         """Send a worker a command, if it runs. Borrows `fd`."""
         link = self.workers[worker].link

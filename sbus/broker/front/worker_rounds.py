@@ -60,6 +60,9 @@ class WorkerRounds:
         self.check()
 
     def check(self) -> None:
-        """Raise UpgradeFailed if a worker has died since `begin`, or could not do its part."""
+        """Raise UpgradeFailed if a worker has died since `begin`, or could not do its part. The
+        fork server reports a death some milliseconds later than the kernel."""
+        for worker in self._supervisor.ended_workers():
+            self.on_worker_death(worker)
         if self._why_not:
             raise UpgradeFailed(self._why_not)

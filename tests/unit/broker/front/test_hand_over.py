@@ -58,6 +58,9 @@ class Parts:
         self.error: Exception | None = None
 
     # -- as the supervisor
+    def ended_workers(self) -> list[int]:
+        return []
+
     def running_workers(self) -> list[int]:
         return [0]
 

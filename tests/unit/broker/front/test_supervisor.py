@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 import socket
+import subprocess
 from collections import deque
 from collections.abc import AsyncIterator
 from itertools import pairwise
@@ -44,6 +45,11 @@ from tests.unit.shared.memories import small_limits, was_woken
 
 SOON_SECONDS = 5.0
 WORKERS = 3
+
+
+def pidfd_of_ended_process() -> int:
+    with subprocess.Popen(["true"]) as child:
+        return os.pidfd_open(child.pid)
 
 
 class FakeForkServer:
@@ -387,6 +393,17 @@ async def test_answers_of_the_fork_server_and_other_deaths_do_not_wait_for_what_
     assert [worker.is_running for worker in scene.supervisor.workers] == [True, False, False]
     await trio.sleep(3)
     assert len(scene.notifier.fed_at) > fed
+
+
+async def test_a_worker_has_ended_before_that_is_reported(scene: Scene) -> None:
+    await scene.serve()
+    assert scene.supervisor.ended_workers() == []
+    worker = scene.supervisor.workers[1]
+    os.close(worker.pidfd)
+    worker.pidfd = pidfd_of_ended_process()
+    assert scene.supervisor.ended_workers() == [1]
+    await scene.kill(1)
+    assert scene.supervisor.ended_workers() == []
 
 
 async def test_a_worker_that_does_not_read_its_commands_gets_no_clients(scene: Scene) -> None:

@@ -17,6 +17,7 @@ class FakeSupervisor:
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, WorkerCommand]] = []
+        self.ended: list[int] = []
         self.replaced = trio.Event()
         self.replaced.set()
 
@@ -25,6 +26,9 @@ class FakeSupervisor:
 
     def send(self, worker: int, command: WorkerCommand, _fd: int | None = None) -> None:
         self.sent.append((worker, command))
+
+    def ended_workers(self) -> list[int]:
+        return self.ended
 
     async def wait_for_successors(self) -> None:
         await self.replaced.wait()
@@ -104,6 +108,15 @@ async def test_a_death_fails_the_round_and_all_that_follow(
         rounds.check()
     await rounds.begin()
     rounds.check()
+
+
+async def test_a_death_that_is_not_reported_yet_fails_the_check(
+    supervisor: FakeSupervisor, rounds: WorkerRounds
+) -> None:
+    rounds.check()
+    supervisor.ended = [1]
+    with pytest.raises(UpgradeFailed, match="worker 1 died"):
+        rounds.check()
 
 
 async def test_no_round_begins_while_a_worker_is_replaced(
