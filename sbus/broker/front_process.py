@@ -229,7 +229,7 @@ async def _serve(
         await front.supervisor.wait_for_successors()
         resources.events.emit(BusResumed(clients=len(front.registry), lost=lost))
         front.shutdown.check_empty()
-    front.acceptor.own_listener()
+    front.acceptor.configure_listener()
     on_ready()
     nursery.start_soon(announce_and_store, front, resources)
     nursery.start_soon(front.rebalancer.run)

@@ -31,7 +31,7 @@ static bool
 begin(OrdinaryStep *step)
 {
     if (!step->recent) {
-        PyErr_SetString(PyExc_RuntimeError, "it is not made yet");
+        PyErr_SetString(PyExc_RuntimeError, "this OrdinaryStep is not initialized");
         return false;
     }
     if (step->is_busy) {

@@ -84,7 +84,7 @@ class Acceptor:
     def apply_settings(self, settings: BusSettings) -> None:
         self._send_buffer_bytes = small_buffer_bytes(settings.limits)
 
-    def own_listener(self) -> None:
+    def configure_listener(self) -> None:
         """No other bus serves at the listening socket any more: have the kernel refuse descriptors
         on new connections, or not, as this bus is to."""
         refuse_descriptors(self._listener, does_refuse=self._refuses_descriptors)

@@ -26,6 +26,7 @@ import msgspec
 
 from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.front.closer_process import close_as_told
+from sbus.broker.ipc.room import RETRY_SECONDS
 from sbus.protocol.events import FrontDied, WorkerDelayed
 from sbus.unix.bus_files import BusFiles
 from sbus.unix.fd_passing import DescriptorsLost, receive_owning_fds, send_borrowing_fds
@@ -44,8 +45,6 @@ _STOP = 2**32 - 3
 """In place of a worker's number: the front is about to end in good order."""
 _FAILED = 1 << 8
 """As waitpid gives the exit status 1."""
-_RETRY_SECONDS = 0.001
-"""Until the kernel has room again for what the front is told."""
 _FAREWELL_SECONDS_MAX = 0.5
 """Time for the workers to end by themselves once the front has."""
 _STOP_SECONDS_MAX = 2.0
@@ -290,7 +289,7 @@ class _ForkServerProcess:
                     return
                 except BlockingIOError:
                     fds = ()  # the front ends a worker that it cannot watch
-                    time.sleep(_RETRY_SECONDS)
+                    time.sleep(RETRY_SECONDS)
 
 
 def _run_and_exit(main: Callable[[], None]) -> Never:

@@ -330,7 +330,7 @@ for call in (
     try:
         call()
     except RuntimeError as error:
-        assert str(error) == "it is not made yet"
+        assert str(error) == "this OrdinaryStep is not initialized"
     else:
         raise AssertionError
 """
