@@ -44,7 +44,7 @@ groups = [{FIRST_GROUP + GROUPS - 1}]
 
 def systemctl(*words: str) -> str:
     done = subprocess.run(
-        ["systemctl", "--no-pager", *words], capture_output=True, timeout=20, check=False
+        ["systemctl", "--no-pager", *words], capture_output=True, timeout=120, check=False
     )
     return (done.stdout + done.stderr).decode().strip()
 
@@ -134,7 +134,7 @@ def upgrade(command: Sequence[str]) -> dict[str, Any]:
         client.sub(b"key")
         client.sync()
         before = processes()["front"]
-        done = subprocess.run(command, capture_output=True, timeout=20, check=False)
+        done = subprocess.run(command, capture_output=True, timeout=120, check=False)
         after = processes()["front"]
         if after != before:
             until(lambda: not Path(f"/proc/{before}").exists())
@@ -176,7 +176,7 @@ def upgrade_as_root() -> dict[str, Any]:
         ["/run/t/sbusd", "-oa", address, "-p", f"{address}.pid", "--workers=2"],
         cwd=private,
         stdout=subprocess.DEVNULL,
-        timeout=20,
+        timeout=120,
         check=True,
     )
     with RawClient(address) as client:
@@ -186,7 +186,7 @@ def upgrade_as_root() -> dict[str, Any]:
             uids.append(os.stat(f"/proc/{pids[-1]}").st_uid)
             client.whoami()
             command = ["/run/t/sbusctl", "-a", address, "upgrade"]
-            done = subprocess.run(command, capture_output=True, timeout=20, check=False)
+            done = subprocess.run(command, capture_output=True, timeout=120, check=False)
         client.whoami()
     os.kill(int(Path(f"{address}.pid").read_text()), signal.SIGTERM)
     until(lambda: not os.path.lexists(address) and not os.path.lexists(f"{address}.pid"))

@@ -21,7 +21,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("site") / "html"
     command = [sys.executable, str(PROJECT / "deploy/build-docs"), str(out)]
-    outcome = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    outcome = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert (outcome.returncode, outcome.stderr) == (0, "")
     return out
 
