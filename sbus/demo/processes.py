@@ -183,5 +183,6 @@ async def make_report(recording: Path, page: Path, interpreter: str) -> None:
     )
     if done.returncode != 0:
         raise DemoFailed(f"there is no report: {done.stderr.decode(errors='replace').strip()}")
-    click.echo(f"Look at it:  {page}")
-    click.echo(f"Ask further: {interpreter} -m sbus.pipeline hot-keys {recording}")
+    click.echo(f"Look at it: {page}")
+    click.echo("Ask further:")
+    click.echo(f"  {interpreter} -m sbus.pipeline hot-keys {recording}")

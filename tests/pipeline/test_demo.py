@@ -21,7 +21,7 @@ def test_the_demo_makes_a_report_of_itself(tmp_path: Path) -> None:
         "sbusctl: recording to "
     ]
     (page,) = tmp_path.glob("sbus-report-*/report.html")
-    assert f"Look at it:  {page}" in done.stdout
+    assert f"Look at it: {page}" in done.stdout
     text = page.read_text(encoding="utf-8")
     assert "demo-machine" in text
     assert "demo-everything" in text, "who asked for it"
@@ -56,7 +56,7 @@ def test_live_messages_do_not_wait_for_the_installation_of_spark(tmp_path: Path)
     assert installed
     assert "+" in first, "live messages"
     assert "Once more, and recorded:" in rest
-    assert "Look at it:  " in rest
+    assert "Look at it: " in rest
 
 
 def recorded(directory: Path) -> list[str]:
