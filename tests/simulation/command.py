@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from sbus.compiled import STEP
 from tests.simulation.every_death import run_all
 from tests.simulation.mutants import MUTANTS
-from tests.simulation.world import simulate
+from tests.simulation.seeds import simulate
 
 _SEEDS_PER_COLLECTION = 20
 _SEEDS_PER_PROCESS = 500
@@ -59,6 +59,8 @@ def _run(given: argparse.Namespace) -> int:
             mutant = f" --mutant {given.mutant}" if given.mutant else ""
             again = f"--first {seed} --seeds 1 --step {step}{mutant}"
             print(f"seed {seed} failed: python -m tests.simulation {again}", flush=True)
+            if given.mutant:
+                break  # it is found
         else:
             counts += outcome.counts
             if given.digests:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.simulation.fibers import Fiber, is_product
-from tests.simulation.world import simulate
+from tests.simulation.seeds import simulate
 
 SEED = 176
 """Without a fault, its workers enter the lock in every way that those of any seed do."""

@@ -34,12 +34,12 @@ from sbus.broker.ipc.worker_protocol import (
 from sbus.shared.account_book import AccountBook
 from sbus.shared.client_slots import ClientSlots
 from sbus.shared.ordered_log import OrderedLog
-from sbus.shared.shared_memory import COMPACTION_WANTED, SharedMemory
+from sbus.shared.shared_memory import ALIVE, COMPACTION_WANTED, SharedMemory
 from sbus.shared.stall_table import StallTable
 from sbus.unix.credentials import Credentials
 from sbus.unix.fd_passing import dup_socket
 from tests.simulation.plan import user_of
-from tests.simulation.workers import SimulatedWorker
+from tests.simulation.workers import SimulatedLock, SimulatedWorker
 from tests.support.events import logging_to
 
 
@@ -88,7 +88,8 @@ class SimulatedFront:
         """Deaths and moves that are not dealt with yet."""
         self.gone: dict[int, str] = {}
         """Why clients have gone."""
-        self.late_successions = 0
+        self.kept_nothing = 0
+        """Deaths after which the log was not kept for the successor."""
         self.moved = 0
 
     # -- workers -------------------------------------------------------------------------------
@@ -144,10 +145,12 @@ class SimulatedFront:
 
     async def _replace(self, number: int) -> None:
         is_late = self._chance.random() < 0.1
-        self.late_successions += is_late
         await self._reaper.reap(number)
         if is_late:
             await self._reaper.release_log(number)
+        lock = self._memory.lock
+        assert isinstance(lock, SimulatedLock)
+        self.kept_nothing += not lock.committed()[ALIVE] >> number & 1
         self._mover.on_worker_death(number)
         self._succession.on_death(number)
         left_out = await self._mover.wait_for_decisions(number)

@@ -3,6 +3,7 @@
 from contextlib import AbstractContextManager
 from typing import cast
 from unittest.mock import patch
+from weakref import WeakKeyDictionary
 
 from sbus.broker.front.supervised_worker import SupervisedWorker
 from sbus.shared import in_flight
@@ -65,11 +66,23 @@ def _begin_block_without_clearing(self: InFlight, position: int) -> int:
     return int(sequence << in_flight.SEQUENCE_SHIFT)
 
 
+_marks: WeakKeyDictionary[OrderedLog, int] = WeakKeyDictionary()
+
+
+def _has_room_by_an_own_mark(self: OrderedLog, words: memoryview, end: int) -> bool:
+    """Each process keeps the low-water mark that it has found, as if that only rose, in Python's
+    step."""
+    if end - _marks.get(self, 0) > self._size:
+        _marks[self] = self._low_water_mark(words)
+    return end - _marks.get(self, 0) <= self._size
+
+
 _real_append = OrderedLog.append
 _has_started = property(lambda worker: worker.has_started)
 MUTANTS: dict[str, AbstractContextManager[object]] = {
     "early-flip": patch.object(OrderedLog, "append", _append_with_early_flip),
     "early-serving": patch.object(SupervisedWorker, "is_serving", _has_started),
+    "own-mark": patch.object(OrderedLog, "_has_room", _has_room_by_an_own_mark),
     "stale-progress": patch.object(InFlight, "begin_block", _begin_block_without_clearing),
 }
 """By name, as the command line has them; each is made while its context manager is entered."""

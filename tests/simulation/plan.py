@@ -38,10 +38,15 @@ class Plan(NamedTuple):
     """Of clients that choose nothing."""
 
 
+def log_bytes_min(batch_packets: int) -> int:
+    """Of the smallest log for batches of so many packets, in whole pages."""
+    needed = 8 * (2 * _PACKET_BYTES_MAX + 32 * (batch_packets + 2))
+    return -(-needed // PAGE_BYTES) * PAGE_BYTES
+
+
 def make_plan(chance: random.Random) -> Plan:
     """Small limits, so that the log goes round, backlogs are full, and caches forget."""
     batch_packets = chance.choice((2, 8, 64))
-    log_bytes_min = 8 * (2 * _PACKET_BYTES_MAX + 32 * (batch_packets + 2))
     limits = Limits(
         packet_bytes_max=_PACKET_BYTES_MAX,
         key_bytes_max=256,
@@ -49,7 +54,7 @@ def make_plan(chance: random.Random) -> Plan:
         batch_packets_max=batch_packets,
         batch_bytes_max=_PACKET_BYTES_MAX,
         quantum_units=chance.choice((8, 64)),
-        log_bytes=-(-log_bytes_min // PAGE_BYTES) * PAGE_BYTES * chance.choice((1, 1, 4)),
+        log_bytes=log_bytes_min(batch_packets) * chance.choice((1, 1, 4)),
         table_bytes=32768,
         route_cache_bytes_max=chance.choice((0, 4096, 65536)),
         socket_buffer_bytes=SMALL_BUFFER_BYTES,

@@ -15,6 +15,7 @@ from sbus.broker.config.settings import BusSettings
 from sbus.broker.ipc.worker_link import send_event
 from sbus.broker.ipc.worker_protocol import WorkerReady
 from sbus.broker.worker import sessions as sessions_module
+from sbus.broker.worker.log_walker import LogWalker
 from sbus.broker.worker.ordinary_step import PythonStep
 from sbus.broker.worker.presence_steps import NameChange, PresenceSteps
 from sbus.broker.worker.publish_batch import PublishBatch
@@ -53,6 +54,8 @@ class SimulatedLock(MemoryLock):
         """Those of them that the bus itself has published, also by a worker in C."""
         self.on_enter: Callable[[Fiber], None] = lambda _: None
         """Called when a fiber has entered it."""
+        self.on_copied: Callable[[Fiber], None] = lambda _: None
+        """Called when a fiber has copied log blocks, before it walks the copy."""
         self.open()
 
     def try_acquire(self) -> bool:
@@ -83,6 +86,10 @@ class SimulatedLock(MemoryLock):
         self.holder = None
         if kind is None and Fiber.current is not None:
             Fiber.current.at_lock()
+
+    def committed(self) -> memoryview:
+        """The control words as the last critical section that took effect has left them."""
+        return self._copies[self.words[SELECTOR]]
 
     def free(self, fiber: Fiber) -> None:
         """Its holder may have died."""
@@ -134,6 +141,13 @@ def _place_change(
     return _real_place_change(self, change, again=again)
 
 
+def _walk_piece(self: LogWalker, piece: bytes) -> None:
+    lock = self._memory.lock
+    if Fiber.current is not None and isinstance(lock, SimulatedLock):
+        lock.on_copied(Fiber.current)
+    _real_walk_piece(self, piece)
+
+
 _changes: dict[bytes, NameChange] = {}
 """By the records of all names that were tried to be journalled; each is tried by one worker."""
 _real_append_to_table = SubscriptionTable.append
@@ -143,6 +157,8 @@ patch.object(PresenceSteps, "_place", _place_change).start()
 _real_append = Sequencer._append
 patch.object(sessions_module, "socket", _SocketModule).start()
 patch.object(Sequencer, "_append", _append).start()
+_real_walk_piece = LogWalker.walk_piece
+patch.object(LogWalker, "walk_piece", _walk_piece).start()
 
 
 class SimulatedWorker:
