@@ -33,8 +33,9 @@ from sbus.broker.ipc.worker_protocol import (
 )
 from sbus.shared.account_book import AccountBook
 from sbus.shared.client_slots import ClientSlots
+from sbus.shared.in_flight import InFlight
 from sbus.shared.ordered_log import OrderedLog
-from sbus.shared.shared_memory import ALIVE, COMPACTION_WANTED, SharedMemory
+from sbus.shared.shared_memory import ALIVE, COMPACTION_WANTED, LOG_HEAD, SharedMemory
 from sbus.shared.stall_table import StallTable
 from sbus.unix.credentials import Credentials
 from sbus.unix.fd_passing import dup_socket
@@ -145,18 +146,36 @@ class SimulatedFront:
 
     async def _replace(self, number: int) -> None:
         is_late = self._chance.random() < 0.1
+        was_waiting = self._log_waits_for(number)
         await self._reaper.reap(number)
+        if was_waiting and not self._log_waits_for(number):
+            self.kept_nothing += 1
+            self._check_overwritten(number)
         if is_late:
             await self._reaper.release_log(number)
-        lock = self._memory.lock
-        assert isinstance(lock, SimulatedLock)
-        self.kept_nothing += not lock.committed()[ALIVE] >> number & 1
+            self.kept_nothing += 1
         self._mover.on_worker_death(number)
         self._succession.on_death(number)
         left_out = await self._mover.wait_for_decisions(number)
         self._succession.leave_out(number, left_out)
         await trio.sleep(self._chance.choice((0, 0.001, 0.03)))
         self.fork(number)
+
+    def _log_waits_for(self, number: int) -> bool:
+        return bool(self._committed()[ALIVE] >> number & 1)
+
+    def _check_overwritten(self, number: int) -> None:
+        """The log was kept for a dead worker, unless another one may have overwritten what that had
+        copied and not walked, with the largest append that may have been under way."""
+        walked, _ = InFlight(self._memory, number).walked()
+        size = self._memory.log_bytes
+        written_max = self._committed()[LOG_HEAD] + size // 4
+        assert written_max - walked > size, f"the log was not kept for worker {number}"
+
+    def _committed(self) -> memoryview:
+        lock = self._memory.lock
+        assert isinstance(lock, SimulatedLock)
+        return lock.committed()
 
     def _start_task(self, task: Callable[[], Any]) -> None:
         self.tasks += 1
