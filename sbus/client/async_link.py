@@ -1,14 +1,15 @@
-"""A connection of an event loop, of trio or asyncio; anyio finds out which of them runs."""
+"""A connection of an event loop, of trio or asyncio.
 
-import sys
+It works with the anyio of the program, from version 3.6 on: that of Debian 12 is 3.6.2.
+"""
+
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
-from functools import partial
-from typing import Any
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
 import anyio
-from anyio.lowlevel import checkpoint
+from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
+from sbus.client.event_loop import running_event_loop
 from sbus.client.link import READ_PACKETS_MAX, SEND_RETRY_SECONDS, Link
 from sbus.client.message_queue import Item
 from sbus.client.waiting_link import WaitingLink
@@ -20,9 +21,10 @@ class AsyncLink(WaitingLink[Item]):
 
     def __init__(self, link: Link[Item]) -> None:
         super().__init__(link)
-        link.before_close = anyio.notify_closing
-        link.inbox.refusals.current_task = _current_task()
-        self.sending = anyio.Lock(fast_acquire=True)
+        self._event_loop = running_event_loop()
+        link.before_close = self._event_loop.notify_closing
+        link.inbox.refusals.current_task = self._event_loop.current_task
+        self.sending = _QuickLock()
         self.preparing = anyio.Lock()
         self._closed = anyio.Event()
         self._reading = False
@@ -46,7 +48,10 @@ class AsyncLink(WaitingLink[Item]):
         await checkpoint()
 
     async def wait_readable(self) -> None:
-        await self._wait(anyio.wait_readable)
+        await self._event_loop.wait_readable(self.link.sock.fileno())
+
+    async def _wait_writable(self) -> None:
+        await self._event_loop.wait_writable(self.link.sock.fileno())
 
     async def wait_to_send(self) -> None:
         errors: list[Exception] = []
@@ -60,7 +65,7 @@ class AsyncLink(WaitingLink[Item]):
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(wait_for, self._read_when_there_is_room)
-            await wait_for(partial(self._wait, anyio.wait_writable))
+            await wait_for(self._wait_writable)
         if errors:
             raise errors[0]
 
@@ -69,12 +74,6 @@ class AsyncLink(WaitingLink[Item]):
             await self.pause(SEND_RETRY_SECONDS)  # another task may receive
         self.link.inbox.raise_end()
         await self.read(READ_PACKETS_MAX)
-
-    async def _wait(self, wait_ready: Callable[[int], Awaitable[None]]) -> None:
-        try:
-            await wait_ready(self.link.sock.fileno())
-        except anyio.ClosedResourceError:
-            self.link.inbox.raise_end()
 
     async def pause(self, seconds: float) -> None:
         with anyio.move_on_after(seconds):
@@ -99,18 +98,18 @@ class AsyncLink(WaitingLink[Item]):
             super().read_ahead(packets_max)
 
 
-def _current_task() -> Callable[[], object]:
-    """A function that returns the coroutine of the current task of this event loop."""
-    trio = sys.modules.get("trio")
-    if trio is not None and trio.lowlevel.in_trio_task():
-        trio_task: Callable[[], Any] = trio.lowlevel.current_task
-        return lambda: trio_task().coro
-    import asyncio
+class _QuickLock(AbstractAsyncContextManager[None]):
+    """A lock that yields to other tasks only where one of them has it."""
 
-    current_task, loop = asyncio.current_task, asyncio.get_running_loop()
+    def __init__(self) -> None:
+        self._lock = anyio.Lock()
 
-    def find() -> object:
-        task = current_task(loop)
-        return None if task is None else task.get_coro()
+    async def __aenter__(self) -> None:
+        await checkpoint_if_cancelled()
+        try:
+            self._lock.acquire_nowait()
+        except anyio.WouldBlock:
+            await self._lock.acquire()
 
-    return find
+    async def __aexit__(self, *_: object) -> None:
+        self._lock.release()
