@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ def start_bus(
     it is not ready in this time.
     """
     address = str(directory / "bus")
-    command = (sys.executable, "-m", "sbus.cli.sbusd", "-f", "-a", address, "--workers", "1")
+    command = (*_sbusd(), "-f", "-a", address, "--workers", "1")
     keep_user = ("--run-as", str(os.geteuid()))
     with (
         tempfile.TemporaryFile() as errors,
@@ -54,6 +55,12 @@ def start_bus(
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise
+
+
+def _sbusd() -> tuple[str, ...]:
+    """The daemon beside this library; the host's own where the library was installed alone."""
+    has_daemon = find_spec("sbus.cli") is not None
+    return (sys.executable, "-m", "sbus.cli.sbusd") if has_daemon else ("sbusd",)
 
 
 @pytest.fixture

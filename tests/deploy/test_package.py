@@ -7,8 +7,12 @@ Built for the Python that runs the tests, so that any host which has dpkg can do
 import os
 import py_compile
 import re
+import shlex
 import subprocess
 import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +26,8 @@ from tests.support.needs import needs_tool
 from tests.support.raw_client import RawClient
 
 PROJECT = Path(__file__).resolve().parents[2]
+PYTHON = Path(sys.base_prefix) / "bin/python3"
+SITE = Path(sysconfig.get_path("purelib"))
 BUILD_SECONDS_MAX = 600.0
 OLD, NEW = "0.1.0", "0.1.1"
 BROKEN = "import sys\nassert not sys.argv[0].endswith('sbusd')\n"
@@ -114,36 +120,174 @@ def test_the_configuration_survives_an_upgrade(package: Path) -> None:
     assert done.stdout == b"/etc/sbus/sbus.toml\n"
 
 
-def test_the_library_is_there_for_the_system_s_python(package: Path, root: Path) -> None:
-    (library,) = package.parent.glob("python3-sbus_*.deb")
-    assert field(library, "Depends") == f"sbus (= {field(package, 'Version')}), python3"
-    subprocess.run(["dpkg-deb", "-x", library, root], check=True)
-    modules = root / "usr/lib/python3/dist-packages"
-    script = f"import site; site.addsitedir({str(modules)!r}); import sbus.client.blocking as b"
-    python = Path(sys.base_prefix) / "bin/python3"
-    home = run("env", "-i", str(python), "-I", "-S", "-c", f"{script}; print(b.__file__)")
-    assert Path(home.strip()).resolve() == root / "usr/lib/sbus/sbus/client/blocking.py"
+@contextmanager
+def running_bus(root: Path, directory: Path) -> Iterator[str]:
+    """The address of a bus of the package, which runs from where that was unpacked."""
+    path = str(directory / "bus")
+    arguments = ("-f", "-a", path, "--config", str(root / "etc/sbus/sbus.toml"), "--workers=2")
+    with bus_of(directory, *arguments, address=path, command=command(root, "sbusd")) as bus:
+        yield bus.address
+
+
+def command(root: Path, name: str) -> tuple[str, ...]:
+    """A program of the package, with nothing but the standard library of Python."""
+    return ("env", "-i", str(PYTHON), "-I", "-B", str(root / "usr/bin" / name))
 
 
 def test_it_runs_from_any_directory(root: Path, tmp_path: Path) -> None:
-    """With nothing but the standard library of the Python that it finds."""
-    python = Path(sys.base_prefix) / "bin/python3"
-
-    def command(name: str) -> tuple[str, ...]:
-        return ("env", "-i", str(python), "-I", "-B", str(root / "usr/bin" / name))
-
-    path = str(tmp_path / "bus")
-    arguments = ("-f", "-a", path, "--config", str(root / "etc/sbus/sbus.toml"), "--workers=2")
-    with bus_of(tmp_path, *arguments, address=path, command=command("sbusd")) as bus:
-        with RawClient(bus.address) as client:
+    with running_bus(root, tmp_path) as path:
+        with RawClient(path) as client:
             client.sub(b"key")
             client.sync()
-            run(*command("sbusctl"), "-a", path, "pub", "key", "payload")
+            run(*command(root, "sbusctl"), "-a", path, "pub", "key", "payload")
             assert client.receive() == b"MSG key\0payload"
-        version = run(*command("sbusctl"), "-a", path, "version")
+        version = run(*command(root, "sbusctl"), "-a", path, "version")
         assert path in version
-        assert "sbus_" in run(*command("sbusctl"), "-a", path, "metrics")
-    assert run(*command("sbusctl"), "--version").startswith("sbusctl ")
+        assert "sbus_" in run(*command(root, "sbusctl"), "-a", path, "metrics")
+    assert run(*command(root, "sbusctl"), "--version").startswith("sbusctl ")
+
+
+# -- the library for the system's Python -----------------------------------------------------------
+@pytest.fixture(scope="module")
+def library(package: Path) -> Path:
+    """Where python3-sbus is unpacked, and nothing else."""
+    (built,) = package.parent.glob("python3-sbus_*.deb")
+    unpacked = package.parent / "library"
+    subprocess.run(["dpkg-deb", "-x", built, unpacked], check=True)
+    return unpacked
+
+
+@pytest.fixture(scope="module")
+def host_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Packages that the host has: those that other programs use, msgspec not among them."""
+    directory = tmp_path_factory.mktemp("host_packages")
+    for name in (
+        "anyio",
+        "attr",
+        "attrs",
+        "idna",
+        "outcome",
+        "sniffio",
+        "sortedcontainers",
+        "trio",
+    ):
+        (directory / name).symlink_to(SITE / name)
+    (directory / "typing_extensions.py").symlink_to(SITE / "typing_extensions.py")
+    return directory
+
+
+def run_program(
+    script: str, library: Path, *packages: Path, arguments: tuple[str, ...] = ()
+) -> Any:
+    """Run a program of the system's Python; what it prints."""
+    paths = [str(library / "usr/lib/python3/dist-packages"), *map(str, packages)]
+    before = f"import site, sys; [site.addsitedir(path) for path in {paths}]\n"
+    return run("env", "-i", str(PYTHON), "-I", "-S", "-B", "-c", before + script, *arguments)
+
+
+def test_the_library_does_without_the_bus(package: Path) -> None:
+    (library,) = package.parent.glob("python3-sbus_*.deb")
+    assert field(library, "Architecture") == field(package, "Architecture")
+    bounds = field(package, "Depends").partition(", libc6")[0]
+    assert field(library, "Depends") == f"{bounds}, python3-anyio (>= 3.6), libc6"
+
+
+def test_the_two_packages_share_no_file(root: Path, library: Path) -> None:
+    both = [
+        {path.relative_to(top) for path in top.rglob("*") if path.is_file()}
+        for top in (root, library)
+    ]
+    assert not both[0] & both[1]
+
+
+def test_programs_find_sbus_and_nothing_else(library: Path) -> None:
+    """Neither what the library needs, nor what the bus does."""
+    names = sorted(
+        {path.name.partition(".")[0] for path in SITE.iterdir()} - {"sbus", "__pycache__"}
+    )
+    script = f"""
+from importlib.util import find_spec
+print(*[name for name in {names} if name.isidentifier() and find_spec(name)])
+"""
+    assert run_program(script, library).split() == []
+    assert run_program(f"import sbus{script}", library).split() == ["msgspec"]
+
+
+def test_every_module_of_the_library_has_what_it_needs(library: Path, host_packages: Path) -> None:
+    script = """
+import importlib, pkgutil, sbus
+for module in pkgutil.walk_packages(sbus.__path__, "sbus."):
+    if not module.name.startswith(("sbus._needs.", "sbus.testing")):
+        importlib.import_module(module.name)
+print(*[getattr(sbus, name) is None for name in sbus.__all__], sys.modules["msgspec"].__file__)
+"""
+    *missing, home = run_program(script, library, host_packages).split()
+    assert set(missing) == {"False"}
+    assert Path(home).is_relative_to(library)
+
+
+def test_a_program_s_own_msgspec_is_used(library: Path, tmp_path: Path) -> None:
+    (tmp_path / "msgspec").symlink_to(SITE / "msgspec")
+    script = "import sbus.blocking, msgspec; print(msgspec.__file__)"
+    assert Path(run_program(script, library, tmp_path).strip()).is_relative_to(tmp_path)
+
+
+@pytest.mark.parametrize("face", ["blocking", "asyncio", "trio"])
+def test_a_program_uses_a_bus_with_the_anyio_of_debian_12(
+    root: Path, library: Path, host_packages: Path, tmp_path: Path, face: str
+) -> None:
+    """Its version 3.6.2 lacks three functions and an option of later ones."""
+    script = """
+import sbus, sbus.blocking
+
+def check(message):
+    print(message.key.decode(), message.payload.decode(), "trio" in sys.modules)
+
+def use(address):
+    with sbus.blocking.connect(address) as bus:
+        bus.subscribe("a/*")
+        bus.publish("a/key", "payload")
+        check(bus.receive())
+
+async def use_asynchronously(address):
+    async with sbus.connect(address) as bus:
+        await bus.subscribe("a/*")
+        await bus.publish("a/key", "payload")
+        check(await bus.receive())
+
+face, address = sys.argv[1:]
+if face == "blocking":
+    use(address)
+else:
+    import anyio
+    anyio.notify_closing = anyio.wait_readable = anyio.wait_writable = None
+    lock = anyio.Lock
+    anyio.Lock = lambda: lock()
+    anyio.run(use_asynchronously, address, backend=face)
+"""
+    with running_bus(root, tmp_path) as address:
+        seen = run_program(script, library, host_packages, arguments=(face, address))
+    assert seen.split() == ["a/key", "payload", str(face == "trio")]
+
+
+def test_tests_of_programs_run_the_bus_of_the_host(
+    root: Path, library: Path, tmp_path: Path
+) -> None:
+    """`sbus.testing` runs `sbusd` where the library is without it."""
+    program = tmp_path / "sbusd"
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(command(root, "sbusd"))} "$@"\n')
+    program.chmod(0o755)
+    script = """
+import os
+from pathlib import Path
+os.environ["PATH"] += f":{sys.argv[1]}"
+import sbus.blocking
+from sbus.testing import start_bus
+with start_bus(Path(sys.argv[1])) as address, sbus.blocking.connect(address) as bus:
+    print(bus.whoami().pid == os.getpid())
+"""
+    script = f"import os; os.environ.setdefault('PATH', '/usr/bin:/bin')\n{script}"
+    assert run_program(script, library, SITE, arguments=(str(tmp_path),)).split() == ["True"]
 
 
 # -- installed over another version ----------------------------------------------------------------
