@@ -36,14 +36,17 @@ _BACK_OFF_SECONDS = 0.5
 
 
 async def accept_connection(
-    listener: socket.socket, back_off: Callable[[str], Awaitable[None]]
+    listener: socket.socket,
+    back_off: Callable[[str], Awaitable[None]],
+    on_empty: Callable[[], None] = lambda: None,
 ) -> socket.socket:
     """The next connection to a non-blocking listening socket. `back_off` is awaited with the reason
-    when the process or the host is out of resources."""
+    when the process or the host is out of resources; `on_empty` is called when none waits."""
     while True:
         try:
             return listener.accept()[0]
         except BlockingIOError:
+            on_empty()
             await trio.lowlevel.wait_readable(listener)
         except OSError as error:
             if error.errno in OUT_OF_RESOURCES:
@@ -102,7 +105,8 @@ class Acceptor:
 
     async def _accept_all(self) -> None:
         while True:
-            sock = await accept_connection(self._listener, self._back_off)
+            on_empty = self._rejector.note_empty_listen_queue
+            sock = await accept_connection(self._listener, self._back_off, on_empty)
             await self._turns.use(partial(self.take_in, sock))
 
     async def _end_waiting(self) -> None:

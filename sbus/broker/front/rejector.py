@@ -3,7 +3,9 @@
 A user may provoke any number of rejections, so they are cheap. A client is told why in one packet,
 if its socket takes it, and the log is told at a limited rate. What that costs is the user's, under
 whichever of its subordinate ids: for the rest of a second in which it has cost too much, the user's
-connections are closed without a look.
+connections are closed without a look. The second ends no sooner than the listen queue is empty: on
+a busy host the front may have less CPU time in a second than telling may take, and all that wait in
+the queue would wait for that.
 """
 
 import socket
@@ -63,6 +65,8 @@ class Rejector:
         self._told: dict[int, tuple[int, str]] = {}
         """The CPU time that telling a user has cost since `_told_since`, and the last code."""
         self._told_since = 0.0
+        self._was_empty = True
+        """Whether the listen queue has been empty since `_told_since`."""
         self.apply_settings(settings)
 
     def apply_settings(self, settings: BusSettings) -> None:
@@ -92,8 +96,9 @@ class Rejector:
     def reject_silently(self, sock: socket.socket, uid: int) -> bool:
         """Refuse a client without a word, if telling its user has cost enough; whether it has."""
         now = time.monotonic()
-        if now - self._told_since > 1:
+        if self._was_empty and now - self._told_since > 1:
             self._told_since = now
+            self._was_empty = False
             self._told.clear()
         user = self._user_limits.user_of(uid)
         spent_ns, code = self._told.get(user, (0, ""))
@@ -103,6 +108,10 @@ class Rejector:
         end_connection(sock)
         self._closer.close(sock, user)
         return True
+
+    def note_empty_listen_queue(self) -> None:
+        """No connection waits to be accepted."""
+        self._was_empty = True
 
     def _log(self, own: Credentials, user: int, refusal: Refusal) -> None:
         if refusal.full_account is None:

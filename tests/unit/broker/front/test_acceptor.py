@@ -351,6 +351,25 @@ async def test_telling_a_user_that_is_refused_all_the_time_costs_so_much_in_a_se
     assert scene.rejector.refused == {"not-admitted": 6}
 
 
+async def test_a_user_is_told_no_more_until_the_listen_queue_has_been_empty(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it takes a front without a processor to get there."""
+    acceptor = scene.acceptor(admit_uids=frozenset({NOT_ME}))
+    clients = [scene.connect() for _ in range(20)]
+    seconds = count(100.0, 1.1)
+    monkeypatch.setattr("time.monotonic", lambda: next(seconds))
+    spent = count(0, rejector._TELLING_NS_MAX // 3 + 1)
+    monkeypatch.setattr("time.thread_time_ns", lambda: next(spent))
+    await reject_all(acceptor)
+    told = [client.recv(1000) for client in clients]
+    assert [bool(packet) for packet in told] == [True] * 3 + [False] * 17
+    again = scene.connect()
+    await reject_all(acceptor)
+    assert again.recv(1000)
+    assert scene.rejector.refused == {"not-admitted": 21}
+
+
 async def test_refusals_of_subordinate_ids_are_those_of_their_owner(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
