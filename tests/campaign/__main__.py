@@ -2,17 +2,18 @@
 
 Each seed is a run of a bus of its own: its workers, dialect and steps, its clients, and what
 happens to it. What they receive is checked against docs/protocol.md. A campaign that is started
-again with the same file goes on with the seeds that are left.
+again with the same file goes on with the seeds that are left. Time and failures of earlier calls
+count, as long as the tree is the same.
 """
 
 import re
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import click
 
+from tests.campaign.figures import summary
 from tests.campaign.scheduler import State, run_seeds, tree_id
 from tests.support.bus import PROJECT
 
@@ -35,7 +36,9 @@ class Duration(click.ParamType[float]):
 
 @click.command(help=__doc__)
 @click.option("--only", type=click.Choice(["buses"]), default="buses", help="This campaign alone.")
-@click.option("--for", "seconds", type=Duration(), help="Begin runs for so long: 30s, 10m, 2h.")
+@click.option(
+    "--for", "seconds", type=Duration(), help="Begin runs until they took so long: 30s, 10m, 2h."
+)
 @click.option("--runs", type=int, help="At most so many runs.")
 @click.option("--seed", type=int, default=1, show_default=True, help="The first one.")
 @click.option("--state", type=click.Path(path_type=Path), help="What has been done, in JSON.")
@@ -54,16 +57,16 @@ def main(
         raise click.UsageError("say --for how long, or how many --runs")
     tree = (tree or PROJECT).resolve()
     kept = logs or Path(tempfile.mkdtemp(prefix="sbus-campaign-logs-"))
-    ends_at = time.monotonic() + (seconds or float("inf"))
-    done = State(state, tree_id(tree))
+    name = tree_id(tree)
+    done = State(state, name)
 
     def is_over(count: int) -> bool:
-        return time.monotonic() >= ends_at or (runs is not None and count >= runs)
+        is_long = seconds is not None and done.own["seconds"] >= seconds
+        return is_long or (runs is not None and count >= runs)
 
-    failed = run_seeds(done, seed, is_over, kept, tree, click.echo)
-    click.echo(", ".join(f"{count} {name}" for name, count in done.own["figures"].items()))
-    click.echo(f"{len(done.own['seeds'])} seeds, {done.own['seconds']} s, tree {tree_id(tree)}")
-    sys.exit(bool(failed))
+    run_seeds(done, seed, is_over, kept, tree, click.echo)
+    click.echo("\n".join(summary(name, done.own)))
+    sys.exit(bool(done.own["failures"]))
 
 
 if __name__ == "__main__":

@@ -58,7 +58,6 @@ _BAD = (
     b"MSG !\0",
 )
 _READ_AT_ONCE = 200
-_RECEIPTS_SECONDS_MAX = 5.0
 
 
 class Client:
@@ -352,7 +351,7 @@ class Load:
                     return False
                 unasked = {client for client in unasked if client.raw and not client.sync()}
                 self._read(set(), 0.05)
-        ends_at = time.monotonic() + _RECEIPTS_SECONDS_MAX
+        ends_at = time.monotonic() + seconds_max
         while any(client.raw and client.awaits_receipts for client in self.clients):
             if time.monotonic() > ends_at:
                 break  # the check of receipts says which are missing

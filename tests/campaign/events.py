@@ -1,15 +1,19 @@
 """What happens to the bus of a run, in a thread of its own: the events of its plan, in order."""
 
+import errno
 import json
 import os
+import re
+import select
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import Any
 
-from tests.campaign.bus import SILENCE_SECONDS_MAX, CampaignBus
+from tests.campaign.bus import CampaignBus
 from tests.campaign.clients import identity
 from tests.campaign.log import Log
 from tests.campaign.plan import Event, Plan
@@ -19,11 +23,12 @@ from tests.support.raw_client import RawClient
 from tests.support.threads import meanwhile
 from tests.support.users import STRANGER, effective_user
 
-_DEATH_DELAYS_SECONDS = 12.0
-"""A worker that has just died may be why the bus cannot do something."""
 _BETWEEN_RESTARTS_SECONDS = 5.0
 """A bus that ends sooner after its start may lose its clients."""
-_SHORT_STOP_SECONDS = SILENCE_SECONDS_MAX / 4
+_STOP_SECONDS = 0.5
+_REFUSAL_MS = 5_000
+_OUT_OF_TIME = re.compile(r"within [\d.]+ s$")
+"""How the error of an upgrade ends that took longer than the bus allows."""
 _CONNECTIONS = 300
 
 
@@ -35,11 +40,14 @@ class Events:
         self._plan = plan
         self._log = log
         self._is_on_own_disk = is_on_own_disk
-        self._excused_until = 0.0
+        self._may_be_settling = False
+        """A worker that has died may be why the bus cannot do something."""
+        self._killed: set[int] = set()
         self._workers = plan.workers
         self._restart_at = time.monotonic() + _BETWEEN_RESTARTS_SECONDS
         self._is_kept = kernel_refuses_descriptors()
-        self.counts: dict[str, int] = {}
+        self.counts: Counter[str] = Counter()
+        """Of events by name, and how many moves and upgrades were tried and done."""
 
     def run(self, stop: threading.Event) -> None:
         begun = time.monotonic()
@@ -50,13 +58,13 @@ class Events:
             self._happen(event)
 
     def _happen(self, event: Event) -> None:
+        self._may_be_settling = self._may_be_settling and not self.all_serve()
         call: Callable[[float], bool | None] = getattr(self, "_" + event.name.replace("-", "_"))
         if call(event.chance) is not False:
-            self.counts[event.name] = self.counts.get(event.name, 0) + 1
+            self.counts[f"event {event.name}"] += 1
 
     def ask(self, verb: str, **arguments: object) -> dict[str, Any]:
         """What the bus answers an administrator, which is a fault if there is none in time."""
-        is_excused = self._is_excused()
         try:
             with identity:
                 admin = self._bus.administer()
@@ -64,19 +72,22 @@ class Events:
                 packet = json.dumps({"verb": verb, "id": 1, **arguments}).encode()
                 return admin.exchange(packet)
         except (OSError, AssertionError) as error:
-            if not is_excused and not self._is_excused():
+            if not self._may_be_settling:
                 self._log.event(f"fault {verb} was not answered: {error!r}")
             return {}
 
-    def _is_excused(self) -> bool:
-        return time.monotonic() < self._excused_until
+    def all_serve(self) -> bool:
+        """Whether all workers serve, and none of them was killed."""
+        workers = self.ask("workers").get("result", {}).get("workers", [])
+        return bool(workers) and all(
+            one["pid"] and one["pid"] not in self._killed and one["state"] == "serving"
+            for one in workers
+        )
 
-    def _excuse(self, seconds: float = _DEATH_DELAYS_SECONDS) -> None:
-        self._excused_until = max(self._excused_until, time.monotonic() + seconds)
-
-    def _death(self, worker: int) -> None:
+    def _death(self, worker: int, pid: int) -> None:
         self._log.event(f"death {worker}")
-        self._excuse()
+        self._killed.add(pid)
+        self._may_be_settling = True
 
     # -- events --------------------------------------------------------------------------------
     def _move(self, chance: float) -> None:
@@ -90,11 +101,15 @@ class Events:
     def _move_clients(self, listed: list[dict[str, Any]], chance: float, to: int | None) -> None:
         for number in range(min(len(listed), 1 + int(chance * 6))):
             at = int(chance * 7919 + number * 31)
-            client = listed[at % len(listed)]["client"]
+            chosen = listed[at % len(listed)]
+            client = chosen["client"]
             worker = at % self._workers if to is None else to
             self._log.event(f"move-begin {client} {worker}")
-            self.ask("move", client=client, worker=worker)
+            reply = self.ask("move", client=client, worker=worker)
             self._log.event(f"move-end {client}")
+            if worker != chosen["worker"]:
+                self.counts["moves tried"] += 1
+                self.counts["moves done"] += "result" in reply
 
     def _check_sockets(self) -> None:
         """The clients' sockets are non-blocking, also while clients are moved."""
@@ -107,12 +122,16 @@ class Events:
         self._workers = max(1, self._plan.workers + int(chance * 3) - 1)
         with identity:
             self._bus.configure(self._workers)
-        was_excused = self._is_excused()
         reply = self.ask("upgrade")
+        self.counts["upgrades tried"] += 1
+        self.counts["upgrades done"] += "result" in reply
         self._log.event(f"upgraded {self._workers} {'result' in reply}")
         if "error" in reply:
-            if not was_excused:
-                self._log.event(f"fault upgrade: {reply['error']['text']}")
+            text = reply["error"]["text"]
+            if _OUT_OF_TIME.search(text):
+                self.counts["upgrades out of time"] += 1
+            elif not self._may_be_settling:
+                self._log.event(f"fault upgrade: {text}")
             version = self.ask("version").get("result", {})
             self._workers = version.get("workers", self._workers)
 
@@ -124,32 +143,34 @@ class Events:
         worker, pid = self._pick_worker(chance)
         if not pid:
             return False
-        self._death(worker)
+        self._death(worker, pid)
         _send_signal(pid, signal.SIGKILL)
         return True
 
     def _stop_worker(self, chance: float) -> bool:
-        """For a moment, while clients are moved to it, or until the bus finds out."""
+        """For a moment, while clients are moved to it, or until it is killed."""
         worker, pid = self._pick_worker(chance * 2 % 1)
         if not pid:
             return False
         is_short = chance < 0.5
-        if not is_short:
-            self._death(worker)
         listed = self._clients() if is_short else []  # which needs all workers
         _send_signal(pid, signal.SIGSTOP)
         if is_short:
             # Clients that are moved to it meanwhile wait for it.
             with meanwhile(lambda _: self._move_clients(listed, chance, worker)):
-                time.sleep(_SHORT_STOP_SECONDS)
+                time.sleep(_STOP_SECONDS)
                 self._check_sockets()
                 _send_signal(pid, signal.SIGCONT)
+        else:
+            time.sleep(_STOP_SECONDS)
+            self._death(worker, pid)
+            _send_signal(pid, signal.SIGKILL)
         return True
 
     def _stop_front(self, _: float) -> None:
         pid = self._bus.main_pid
         _send_signal(pid, signal.SIGSTOP)
-        time.sleep(_SHORT_STOP_SECONDS)
+        time.sleep(_STOP_SECONDS)
         _send_signal(pid, signal.SIGCONT)
 
     def _kill_front(self, _: float) -> bool:
@@ -165,7 +186,7 @@ class Events:
         with identity:
             end()
             self._bus.start()
-        self._excuse()
+        self._may_be_settling = True
         self._restart_at = time.monotonic() + _BETWEEN_RESTARTS_SECONDS
         return True
 
@@ -184,9 +205,14 @@ class Events:
         if not self._is_on_own_disk:
             return False
         filler = self._bus.directory / "filler"
-        with identity, suppress(OSError), filler.open("wb", buffering=0) as file:
-            while file.write(bytes(4096)):
-                pass
+        try:
+            with identity, filler.open("wb", buffering=0) as file:
+                while file.write(bytes(4096)):
+                    pass
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            self.counts["full disk"] += 1
         self._log.event("full-disk")
         self._upgrade(chance)
         with identity:
@@ -196,12 +222,16 @@ class Events:
     def _connections(self, _: float) -> None:
         """Another user has as many connections as it can get, for a moment."""
         stranger = STRANGER if os.geteuid() == 0 else os.geteuid()
+        refused = select.poll()
         with ExitStack() as stack:
             for _number in range(_CONNECTIONS):
                 with identity, effective_user(stranger), suppress(OSError):
                     raw = RawClient(self._bus.bus_address, timeout_s=0.05)
                     stack.enter_context(raw)
-            time.sleep(_SHORT_STOP_SECONDS)
+                    refused.register(raw, 0)  # for its end
+            if self._plan.descriptors and refused.poll(_REFUSAL_MS):
+                self.counts["descriptors used up"] += 1
+            time.sleep(_STOP_SECONDS)
 
 
 def _send_signal(pid: int, signum: signal.Signals) -> None:

@@ -20,6 +20,9 @@ EVENTS = {
 """How often each of them happens where it may happen."""
 FATAL = {"kill-worker", "stop-worker", "kill-front", "kill-all"}
 _FEW_DESCRIPTORS = 400
+_FIRST_SECONDS = 0.5
+_SEEDS_PER_FULL_DISK = 10
+"""One of so many runs begins with a full disk, whatever else happens in it."""
 
 
 class Event(NamedTuple):
@@ -72,6 +75,9 @@ def plan_of(seed: int, seconds: float | None = None) -> Plan:
     if few:
         names.append("connections")
     length = drawn if seconds is None else seconds
+    events = list(_events(chance, names or ["move"], length))
+    if seed % _SEEDS_PER_FULL_DISK == 0:
+        events.insert(0, Event(_FIRST_SECONDS, "full-disk", 0.5))
     return Plan(
         seed=seed,
         workers=workers,
@@ -82,13 +88,13 @@ def plan_of(seed: int, seconds: float | None = None) -> Plan:
         seconds=length,
         actions_per_second=chance.choice((200, 400, 800)),
         clients=chance.choice((12, 24, 36)),
-        events=list(_events(chance, names or ["move"], length)),
+        events=events,
     )
 
 
 def _events(chance: random.Random, names: list[str], seconds: float) -> list[Event]:
     weights = [EVENTS[name] for name in names]
-    events, at = [], 0.5
+    events, at = [], _FIRST_SECONDS
     while at < seconds:
         (name,) = chance.choices(names, weights)
         events.append(Event(at, name, chance.random()))

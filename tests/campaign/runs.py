@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.campaign.bus import CampaignBus
+from tests.campaign.bus import HUNG_SECONDS_MAX, CampaignBus
 from tests.campaign.checks import Violation, check
 from tests.campaign.clients import Load
 from tests.campaign.events import Events
@@ -28,8 +28,6 @@ from tests.support.bus import PROJECT
 from tests.support.threads import Task, meanwhile
 
 _DISK_BYTES = 32 * 1024 * 1024
-_FINISH_SECONDS_MAX = 30.0
-_LEDGER_SECONDS_MAX = 10.0
 
 
 class Outcome(NamedTuple):
@@ -60,15 +58,15 @@ def run(plan: Plan, kept: Path, tree: Path = PROJECT) -> Outcome:
     kept.mkdir(parents=True, exist_ok=True)
     path = kept / "history.log"
     log = Log(path)
-    counts = {}
+    counts: dict[str, int] = {}
     with _disk() as (directory, is_own):
         bus = CampaignBus(directory / "bus", plan, tree)
         try:
             bus.directory.chmod(0o755)
             bus.start()
             events = Events(bus, plan, log, is_own)
-            _drive(bus, plan, log, events)
             counts = events.counts
+            _drive(bus, plan, log, events)
             bus.stop()
         except Exception as error:
             log.event(f"fault {type(error).__name__}: {error}")
@@ -82,7 +80,7 @@ def run(plan: Plan, kept: Path, tree: Path = PROJECT) -> Outcome:
     with path.open("rb") as lines:
         history = History(read_log(lines))
     violations = check(history)
-    figures = figures_of(history) | {f"event {name}": count for name, count in counts.items()}
+    figures = figures_of(history) | counts
     if not violations:
         shutil.rmtree(kept)
     return Outcome(violations, figures)
@@ -98,9 +96,9 @@ def _drive(bus: CampaignBus, plan: Plan, log: Log, events: Events) -> None:
             ends_at = time.monotonic() + plan.seconds
             load.run(lambda: time.monotonic() >= ends_at)
             # An event that has begun takes its time, and the clients go on meanwhile.
-        settled = Task(lambda: _await_workers(bus, events))
+        settled = Task(lambda: _await_workers(events))
         load.run(lambda: settled.ends_within(0))
-        if not load.finish(_FINISH_SECONDS_MAX):
+        if not load.finish(HUNG_SECONDS_MAX):
             log.event("fault some clients got no reply in time")
         _report(log, events)
         log.event("end")
@@ -108,12 +106,11 @@ def _drive(bus: CampaignBus, plan: Plan, log: Log, events: Events) -> None:
         _report(log, events)
 
 
-def _await_workers(bus: CampaignBus, events: Events) -> None:
+def _await_workers(events: Events) -> None:
     """Return when all workers serve."""
-    ends_at = time.monotonic() + _FINISH_SECONDS_MAX
+    ends_at = time.monotonic() + HUNG_SECONDS_MAX
     while time.monotonic() < ends_at:
-        workers = events.ask("workers").get("result", {}).get("workers", [])
-        if workers and all(one["pid"] and one["state"] == "serving" for one in workers):
+        if events.all_serve():
             return
         time.sleep(0.1)
     raise AssertionError("a worker does not serve")
@@ -122,7 +119,7 @@ def _await_workers(bus: CampaignBus, events: Events) -> None:
 def _report(log: Log, events: Events) -> None:
     """Write the ledgers of the bus, which its workers share with some delay."""
     before: dict[str, Any] = {}
-    ends_at = time.monotonic() + _LEDGER_SECONDS_MAX
+    ends_at = time.monotonic() + HUNG_SECONDS_MAX
     while time.monotonic() < ends_at:
         traffic = events.ask("stats").get("result", {}).get("traffic", {})
         clients = events.ask("clients").get("result", {}).get("clients", [])

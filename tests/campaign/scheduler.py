@@ -3,25 +3,35 @@
 So hours add up over days: a run that was killed begins anew, and all that were finished count.
 """
 
+import hashlib
 import json
 import os
 import subprocess
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.campaign.checks import Violation
 from tests.campaign.plan import plan_of
-from tests.campaign.runs import run
+from tests.campaign.runs import Outcome, run
 from tests.support.bus import PROJECT
 
 
 def tree_id(tree: Path) -> str:
-    """The commit of a tree, and whether it was changed since."""
-    command = ["git", "-C", str(tree), "describe", "--always", "--dirty", "--abbrev=12"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"
+    """The commit of a tree, and a digest of what was changed since."""
+    commit = _git(tree, "rev-parse", "--short=12", "HEAD").decode().strip()
+    changes = _git(tree, "diff", "HEAD")
+    if not changes:
+        return commit or "unknown"
+    return f"{commit}-dirty-{hashlib.sha256(changes).hexdigest()[:8]}"
+
+
+def _git(tree: Path, *arguments: str) -> bytes:
+    command = ["git", "-C", str(tree), *arguments]
+    return subprocess.run(command, capture_output=True, check=False).stdout
 
 
 class State:
@@ -62,9 +72,10 @@ def run_seeds(
     kept: Path,
     tree: Path,
     tell: Callable[[str], None],
-) -> int:
-    """Run the seeds from the first on that were not run yet; returns how many have failed."""
-    done, failed = set(state.own["seeds"]), 0
+) -> None:
+    """Run the seeds from the first on that were not run yet. A run that ends with an error of its
+    own has failed, too."""
+    done = set(state.own["seeds"])
     seed, count = first, 0
     while not is_over(count):
         while seed in done:
@@ -73,10 +84,12 @@ def run_seeds(
         tell(f"seed {seed}: {plan}")
         begun = time.monotonic()
         directory = kept / f"seed-{seed}"
-        outcome = run(plan, directory, tree)
+        try:
+            outcome = run(plan, directory, tree)
+        except Exception:
+            outcome = Outcome([Violation("campaign", traceback.format_exc())], {})
         failure = None
         if outcome.violations:
-            failed += 1
             texts = [str(violation) for violation in outcome.violations]
             failure = {"seed": seed, "violations": texts, "logs": str(directory)}
             tell("\n".join(["failed:", *texts, f"logs in {directory}"]))
@@ -84,4 +97,3 @@ def run_seeds(
         state.add(seed, time.monotonic() - begun, outcome.figures, failure)
         done.add(seed)
         count += 1
-    return failed

@@ -20,9 +20,9 @@ ANSWER_BYTES_MAX = 1024 * 1024
 class Admin:
     """A connection to an admin socket."""
 
-    def __init__(self, address: str | bytes) -> None:
+    def __init__(self, address: str | bytes, timeout_s: float = TIMEOUT_S) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.sock.settimeout(TIMEOUT_S)
+        self.sock.settimeout(timeout_s)
         try:
             self.sock.connect(address)
         except BaseException:

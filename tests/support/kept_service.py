@@ -33,7 +33,7 @@ class KeptService(StoringManager):
             if message.get("READY") == "1":
                 self._is_ready.set()
 
-    def start(self) -> None:
+    def start(self, timeout_s: float = START_SECONDS_MAX) -> None:
         """Start it, for the first time or again; returns when it is ready."""
         with self._lock:
             self.discard()
@@ -53,7 +53,7 @@ class KeptService(StoringManager):
                     stdin=subprocess.DEVNULL,
                     stderr=errors,
                 )
-        assert self._is_ready.wait(START_SECONDS_MAX), self.errors.read_text()
+        assert self._is_ready.wait(timeout_s), self.errors.read_text()
 
     def kill(self) -> None:
         """Kill it with SIGKILL, and all its processes."""
