@@ -1,6 +1,7 @@
 """Two short runs of the campaign, with fixed plans, and the record of its runs."""
 
 import json
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,13 +12,18 @@ from click.testing import CliRunner, Result
 from sbus.compiled import STEP
 from tests.campaign import scheduler
 from tests.campaign.__main__ import main
+from tests.campaign.bus import HUNG_SECONDS_MAX
 from tests.campaign.checks import CHECKS, Violation
+from tests.campaign.clients import Load
 from tests.campaign.figures import summary
 from tests.campaign.history import History
+from tests.campaign.log import Log
 from tests.campaign.plan import Event, Plan, plan_of
 from tests.campaign.runs import Outcome, run
 from tests.campaign.scheduler import State, tree_id
 from tests.support.bus import PROJECT
+from tests.support.raw_client import PACKET_BYTES_MAX
+from tests.support.threads import Task
 
 _STEP = "mixed" if STEP == "compiled" else STEP
 EVENTS = {
@@ -45,6 +51,34 @@ def test_promises_hold_in_a_short_run(tmp_path: Path, name: str) -> None:
     assert outcome.figures["messages"]
     assert outcome.figures["receipts"]
     assert outcome.figures["barriers"]
+
+
+def test_a_barrier_that_a_full_backlog_cost_is_repeated(tmp_path: Path) -> None:
+    """In the dot dialect; each second barrier is answered here."""
+    address = str(tmp_path / "bus")
+    log = Log(tmp_path / "log")
+    load = Load(plan_of(2)._replace(dialect="dot"), log, address)
+    (client, *_) = load.clients
+    load.clients = [client]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(address)
+        listener.listen()
+        assert client.connect()
+        bus, _ = listener.accept()
+    with bus:
+
+        def answer() -> None:
+            barriers = 0
+            while packet := bus.recv(PACKET_BYTES_MAX):
+                barriers += packet.startswith(b"MSG self.")
+                if packet.startswith(b"MSG self.") and not barriers % 2:
+                    bus.send(packet)
+
+        task = Task(answer)
+        assert load.finish(HUNG_SECONDS_MAX)
+        load.close()
+        task.join()
+    log.close()
 
 
 def test_a_campaign_goes_on_with_what_is_written_down(tmp_path: Path) -> None:
