@@ -11,7 +11,7 @@ from sbus.shared.in_flight import WALKED, InFlight
 from sbus.shared.log_block import LogBlock
 from sbus.shared.log_share import LogShare
 from sbus.shared.ordered_log import OrderedLog
-from sbus.shared.shared_memory import SELECTOR
+from sbus.shared.shared_memory import LOG_CURSOR, SELECTOR
 from tests.simulation.fibers import Fiber, Killed
 from tests.simulation.workers import SimulatedLock
 
@@ -77,11 +77,17 @@ def _has_room_by_an_own_mark(self: OrderedLog, words: memoryview, end: int) -> b
     return end - _marks.get(self, 0) <= self._size
 
 
+def _keep_nothing_copied(_: OrderedLog, words: memoryview, at: int, walked: int) -> bool:
+    """The log is given up whenever a dead worker had copied something and not walked it."""
+    return bool(walked >= words[at + LOG_CURSOR])
+
+
 _real_append = OrderedLog.append
 _has_started = property(lambda worker: worker.has_started)
 MUTANTS: dict[str, AbstractContextManager[object]] = {
     "early-flip": patch.object(OrderedLog, "append", _append_with_early_flip),
     "early-serving": patch.object(SupervisedWorker, "is_serving", _has_started),
+    "keep-nothing": patch.object(OrderedLog, "_keep_copied", _keep_nothing_copied),
     "own-mark": patch.object(OrderedLog, "_has_room", _has_room_by_an_own_mark),
     "stale-progress": patch.object(InFlight, "begin_block", _begin_block_without_clearing),
 }

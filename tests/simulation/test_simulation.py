@@ -47,6 +47,7 @@ def test_a_seed_replays_exactly(step: str) -> None:
     [
         ("early-flip", 43, "python"),
         ("early-serving", 150, "both"),
+        ("keep-nothing", 405, "python"),
         ("own-mark", 415, "python"),
         ("stale-progress", 240, "python"),
     ],
