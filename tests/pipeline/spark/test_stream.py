@@ -159,10 +159,11 @@ def test_sealing_compaction_and_retention_do_not_disturb_a_stream(
             for _ in range(3):
                 alder.record(numbered(10, alder.end))
                 alder.roll()
-                alder.seal()
+                alder.seal(grace_seconds=3600)  # the stream may be reading the segment file
                 alder.record(numbered(5, alder.end))
                 compact(SealedTable(str(recording), "messages"), alder.name, date.max)
                 running.processAllAvailable()
+                alder.seal()
                 drop(recording)
         finally:
             running.stop()
