@@ -15,7 +15,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.bus import running_bus, wait_until_gone
-from tests.support.processes import clients_on_each, wait_until_stopped, worker_pids
+from tests.support.processes import (
+    clients_on_each,
+    is_locking,
+    wait_until_stopped,
+    worker_pids,
+)
 from tests.support.raw_client import RawClient
 from tests.support.threads import meanwhile, wait_until
 from tests.support.traffic import Stream, flowing
@@ -77,12 +82,6 @@ def test_healthy_workers_are_left_alone(tmp_path: Path) -> None:
             assert not wait_until_gone(before[2], 4.0)
         assert worker_pids(bus) == before
         stays.whoami()
-
-
-def is_locking(pid: int) -> bool:
-    """Whether the process holds the lock of the shared memory. Source: proc_locks(5)."""
-    locks = Path("/proc/locks").read_bytes().splitlines()
-    return any(line.split()[1:5:3] == [b"FLOCK", b"%d" % pid] for line in locks)
 
 
 def stop_within_the_lock(pid: int) -> None:

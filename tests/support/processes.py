@@ -118,12 +118,26 @@ def wait_until_stopped(pid: int) -> None:
     wait_until(lambda: b") T " in Path(f"/proc/{pid}/stat").read_bytes(), "it has stopped")
 
 
+def is_locking(pid: int) -> bool:
+    """Whether the process holds the lock of the shared memory. Source: proc_locks(5)."""
+    locks = Path("/proc/locks").read_bytes().splitlines()
+    return any(line.split()[1:5:3] == [b"FLOCK", b"%d" % pid] for line in locks)
+
+
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """The process does nothing during the block."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
+    """The process does nothing during the block. It holds no lock that the others need."""
+
+    def stops_unlocked() -> bool:
+        os.kill(pid, signal.SIGSTOP)
         wait_until_stopped(pid)
+        if is_locking(pid):
+            os.kill(pid, signal.SIGCONT)
+            return False
+        return True
+
+    try:
+        wait_until(stops_unlocked, "it has stopped without the lock")
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
