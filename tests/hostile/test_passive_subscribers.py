@@ -12,7 +12,7 @@ import pytest
 
 from sbus.compiled import STEP
 from tests.support.bus import running_bus
-from tests.support.pattern_bombs import connect_as, cpu_seconds
+from tests.support.pattern_bombs import connect_as, cpu_seconds, least_cpu_seconds
 from tests.support.processes import worker_pids
 from tests.support.users import STRANGER, directory_for_everybody, needs_root
 
@@ -55,8 +55,12 @@ def publishing_seconds(soft: bytes, *, shuts_down: bool) -> float:
         for _ in range(FILLING):
             victim.pub(b"victim", b"")
         victim.sync()
-        before = cpu_seconds(worker)
-        for _ in range(MESSAGES):
-            victim.pub(b"victim", b"")
-        victim.sync()
-        return cpu_seconds(worker) - before
+
+        def publish() -> float:
+            before = cpu_seconds(worker)
+            for _ in range(MESSAGES):
+                victim.pub(b"victim", b"")
+            victim.sync()
+            return cpu_seconds(worker) - before
+
+        return least_cpu_seconds(publish, CPU_SECONDS_MAX)
