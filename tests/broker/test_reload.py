@@ -285,6 +285,7 @@ def test_a_held_publisher_that_may_no_longer_publish_uses_no_held_time(
         users = ruled.admin.ask("users")["users"]
         return next(float(user["held_seconds"]) for user in users if user["uid"] == os.geteuid())
 
+    wait_until(lambda: held_seconds() > 0, "it waits for the client, not for its worker")
     assert held_seconds() < held_seconds()
     ruled.apply_rules(rule("deny publish", keys=["k"]))
     assert any(packet.startswith(REFUSED) for packet in publisher.sync())

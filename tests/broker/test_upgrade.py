@@ -701,7 +701,8 @@ def test_a_new_bus_that_fails_after_the_old_one_has_ended_leaves_no_files(tmp_pa
             admin.ask("upgrade")
         assert client.receive_until_closed() == [end_notice("bus-failed")]
         wait_until(lambda: not files_left(changing.bus), "no file is left")
-        assert "sbusd: the new bus fails\n" in changing.bus.stderr_text()
+        said = "sbusd: the new bus fails\n"
+        wait_until(lambda: said in changing.bus.stderr_text(), "the new bus says why")
 
 
 # -- sbusd --take-over -----------------------------------------------------------------------------
