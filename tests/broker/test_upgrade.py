@@ -31,6 +31,7 @@ from tests.support.bus import (
 from tests.support.choices import CHOICES
 from tests.support.daemon import daemon_in, end, exchange, launch
 from tests.support.flood import LOST, ask, message, send_until_held, wait_until_received
+from tests.support.previous import FIRST, PREVIOUS
 from tests.support.processes import clients_on_each, several_clients, worker_pids
 from tests.support.raw_client import RawClient
 from tests.support.six_messages import OPTIONS, SIX, Flood, in_order
@@ -290,17 +291,19 @@ def test_nothing_is_lost_doubled_or_reordered_over_ten_upgrades(changing: Changi
         assert traffic["undelivered"] == 0
 
 
-def test_everybody_keeps_everything_over_upgrades_under_load() -> None:
-    """A short form of the campaign."""
+@pytest.mark.parametrize(("earlier", "upgrades"), [(PREVIOUS, 4), (FIRST, 2)])
+def test_everybody_keeps_everything_over_upgrades_under_load(earlier: str, upgrades: int) -> None:
+    """A short form of the campaign: from an earlier version to this one and back."""
     clients = 2 * len(KINDS)
     times, _ = run_campaign(
         clients=clients,
         subscriptions=10 * clients,
         workers=2,
-        upgrades=4,
+        upgrades=upgrades,
         messages_per_second=500,
+        earlier=earlier,
     )
-    assert [it.workers for it in times] == [2, 3, 3, 2]
+    assert [it.workers for it in times] == [2, 3, 3, 2][:upgrades]
 
 
 # -- a new program that cannot take over -----------------------------------------------------------

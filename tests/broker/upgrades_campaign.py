@@ -1,10 +1,11 @@
 """A bus is upgraded again and again under load: `python -m tests.broker.upgrades_campaign --help`.
 
-Every other upgrade changes the number of workers. The clients belong to several users; some choose
-another order or policy, and some do not read until the end, so that messages wait in their
-backlogs. Others come and go all the time. Streams of messages and of events are open at every third
-upgrade. What clients must receive is in `tests.support.checked_load`: nobody loses, doubles or
-reorders a message, and what is dropped was announced exactly.
+Every other upgrade changes the number of workers, and with --earlier each changes the version. The
+clients belong to several users; some choose another order or policy, and some do not read until the
+end, so that messages wait in their backlogs. Others come and go all the time. Streams of messages
+and of events are open at every third upgrade. What clients must receive is in
+`tests.support.checked_load`: nobody loses, doubles or reorders a message, and what is dropped was
+announced exactly.
 """
 
 import argparse
@@ -13,16 +14,19 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from itertools import cycle
+from pathlib import Path
 from typing import NamedTuple
 
 from sbus.client.admin import AdminConnection
 from sbus.client.streams import EventStream, MessageStream
 from tests.support.admin import administer
-from tests.support.bus import Bus
+from tests.support.bus import PROJECT, Bus
 from tests.support.checked_load import CheckedLoad, Kind
+from tests.support.previous import tree_of
 from tests.support.quotas import HARDLY_LIMITED
 from tests.support.threads import Task, meanwhile
 from tests.support.upgrades import ChangingBus, changing_bus, reason_of_end, upgrade
@@ -93,17 +97,25 @@ def _streams_that_end(bus: Bus) -> Iterator[None]:
 
 class _Campaign:
     def __init__(
-        self, changing: ChangingBus, load: CheckedLoad, newcomers: _Newcomers, rate: int
+        self,
+        changing: ChangingBus,
+        load: CheckedLoad,
+        newcomers: _Newcomers,
+        rate: int,
+        trees: Sequence[Path],
     ) -> None:
         self._changing = changing
         self._load = load
         self._newcomers = newcomers
         self._rate = rate
+        self._trees = cycle(trees)
+        next(self._trees)
 
     def upgrade(self, workers: int, *, is_watched: bool) -> UpgradeTimes:
         """Have the bus upgraded while the load goes on."""
         changing, results = self._changing, []
         changing.set_workers(workers)
+        changing.run_tree(next(self._trees))
         with ExitStack() as stack:
             if is_watched:
                 stack.enter_context(_streams_that_end(changing.bus))
@@ -135,16 +147,19 @@ def run_campaign(
     upgrades: int,
     messages_per_second: int,
     seed: int = 1,
+    earlier: str = "",
 ) -> tuple[list[UpgradeTimes], str]:
     """Run one, check it, and return the times of the upgrades and what happened."""
+    trees = [tree_of(earlier), PROJECT] if earlier else [PROJECT]
+    options = ("--others", *HARDLY_LIMITED)
     with (
         directory_for_everybody() as directory,
-        changing_bus(directory, "--others", *HARDLY_LIMITED, workers=workers) as changing,
+        changing_bus(directory, *options, workers=workers, tree=trees[0]) as changing,
     ):
         each = subscriptions // clients
         load = CheckedLoad(changing.bus, clients, random.Random(seed), KINDS, UIDS, each)
         newcomers = _Newcomers(changing.bus)
-        campaign = _Campaign(changing, load, newcomers, messages_per_second)
+        campaign = _Campaign(changing, load, newcomers, messages_per_second, trees)
         try:
             before = _subscriptions(changing.bus)
             with meanwhile(newcomers.come_and_go):
@@ -168,6 +183,9 @@ def main() -> None:
     parser.add_argument("--upgrades", type=int, default=10)
     parser.add_argument("--messages-per-second", type=int, default=1_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--earlier", default="", help="the commit of a version that every other upgrade goes to"
+    )
     times, report = run_campaign(**vars(parser.parse_args()))
     sys.stdout.write("workers  pause ms  longest message ms  longest newcomer ms\n")
     for it in times:

@@ -17,13 +17,19 @@ from sbus.bench.proc import process_tree
 from sbus.client.streams import EventStream, MessageStream
 from sbus.errors import Disconnected
 from tests.support.admin import administer
-from tests.support.bus import RUN_AS_SELF, STOP_SECONDS_MAX, Bus, bus_of, wait_until_gone
+from tests.support.bus import (
+    PROJECT,
+    RUN_AS_SELF,
+    STOP_SECONDS_MAX,
+    Bus,
+    bus_of,
+    wait_until_gone,
+)
 from tests.support.client_sockets import check_sockets
 
 _PROGRAM = """
 import os, pathlib, sys, time
-if "SBUS_PREDECESSOR_FD" in os.environ:
-    exec(pathlib.Path({script!r}).read_text())
+exec(pathlib.Path({script!r}).read_text())
 from sbus.cli.sbusd.command import main
 main()
 """
@@ -91,25 +97,36 @@ class ChangingBus:
         """Python code that programs run which the bus starts from now on."""
         self._script.write_text(script)
 
+    def run_tree(self, tree: Path) -> None:
+        """The sources of the programs that the bus starts from now on."""
+        self.run_first(f"sys.path.insert(0, {str(tree)!r})")
+
 
 @contextmanager
-def changing_bus(directory: Path, *options: str, workers: int = 2) -> Iterator[ChangingBus]:
+def changing_bus(
+    directory: Path, *options: str, workers: int = 2, tree: Path = PROJECT
+) -> Iterator[ChangingBus]:
     """A bus whose clients are spread over its workers, and which serves at the end of the block;
     nothing of it is left behind that."""
-    with ending_bus(directory, *options, workers=workers) as changing, ending(changing.bus):
+    with (
+        ending_bus(directory, *options, workers=workers, tree=tree) as changing,
+        ending(changing.bus),
+    ):
         yield changing
 
 
 @contextmanager
-def ending_bus(directory: Path, *options: str, workers: int = 2) -> Iterator[ChangingBus]:
+def ending_bus(
+    directory: Path, *options: str, workers: int = 2, tree: Path = PROJECT
+) -> Iterator[ChangingBus]:
     """The same, for a block in which the bus may end by itself."""
     address, script = str(directory / "bus.socket"), directory / "new_program.py"
-    script.write_text("")
     program = _PROGRAM.format(script=str(script))
     config = ("--config", str(directory / "sbus.toml"))
     command = (sys.executable, "-P", "-c", program, *RUN_AS_SELF, *config)
     changing = ChangingBus(directory)
     changing.set_workers(workers)
+    changing.run_tree(tree)
     arguments = ("-f", "-a", address, "--placement", "spread", *options)
     with bus_of(directory, *arguments, address=address, command=command) as bus:
         changing.bus = bus
