@@ -178,11 +178,15 @@ class ClientSlot:
         """The pending packets were lost, but for a request, which will be done. A reply that was
         being sent counts as lost."""
         is_request_kept = self.request and not self.is_reply_in_doubt
-        self._words[_UNTOLD_PACKETS] += self.pending - bool(is_request_kept)
+        self.lose_packets(self.pending - bool(is_request_kept))
         if is_request_kept:
             self._keep_only_request()
         else:
             self.forget_pending()
+
+    def lose_packets(self, packets: int) -> None:
+        """So many more packets of the client were lost, of which it was not told."""
+        self._words[_UNTOLD_PACKETS] += packets
 
     @property
     def has_unknown_loss(self) -> bool:

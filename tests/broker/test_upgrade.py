@@ -7,6 +7,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -540,11 +541,43 @@ def test_a_receipt_that_waits_for_its_client_survives_a_death(
         flood.neighbour.whoami()
         for _ in range(upgrades):
             upgrade(changing.bus)
-        with administer(changing.bus) as admin:
-            pid = admin.ask("workers")["workers"][0]["pid"]
-        os.kill(pid, signal.SIGKILL)
-        assert wait_until_gone(pid, STOP_SECONDS_MAX)
+        kill_worker(changing.bus)
         assert flood.read() == [b"CMSG !/receipt\0token\x000 0 0"]
+
+
+@pytest.mark.parametrize("upgrades", [0, 1])
+def test_a_notice_of_lost_packets_that_waits_survives_a_second_death(
+    tmp_path: Path, upgrades: int
+) -> None:
+    """The slow client's messages are read and wait for a stalled one when their worker dies."""
+    with (
+        changing_bus(tmp_path, *OPTIONS, workers=1) as changing,
+        several_clients(changing.bus, 5) as (slow, publisher, neighbour, stalled, other),
+    ):
+        flood = Flood(slow, publisher, neighbour)
+        flood.begin()
+        stalled.control(b"blocking/soft/block")
+        stalled.sub(b"h")
+        stalled.sync()
+        send_until_held(other, repeat(b"MSG h\0" + b"x" * 5_000), [neighbour])
+        for number in range(3):
+            slow.pub(b"h", b"%d" % number)
+        wait_until_received(slow)
+        kill_worker(changing.bus)
+        neighbour.whoami()  # of the successor
+        for _ in range(upgrades):
+            upgrade(changing.bus)
+        kill_worker(changing.bus)
+        text = b"packets-lost 3 packets were not processed, because a worker died"
+        assert [it for it in flood.read() if b"packets-lost" in it] == [b"CMSG !/error\0" + text]
+
+
+def kill_worker(bus: Bus) -> None:
+    """The first one."""
+    with administer(bus) as admin:
+        pid = admin.ask("workers")["workers"][0]["pid"]
+    os.kill(pid, signal.SIGKILL)
+    assert wait_until_gone(pid, STOP_SECONDS_MAX)
 
 
 def test_the_new_bus_goes_on_if_the_old_one_is_killed_meanwhile(changing: ChangingBus) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from sbus.errors import SbusError
 from sbus.protocol.controls import FloodControl
 
-VERSION: Final = (1, 3)
+VERSION: Final = (1, 4)
 """Major and minor."""
 PATTERNS_BYTES_MAX: Final = 48 * 1024
 """Of the patterns of a record, which has to fit a packet of a link."""
@@ -117,6 +117,10 @@ class ClientSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the kernel keeps more for it, on its user's account."""
     awaits_self_service: bool = False
     """Whether it has asked what the bus has of its user, and has no answer yet."""
+    untold_packets: int = 0
+    """How many of its packets were lost with a worker, of which the notice waits."""
+    has_unknown_loss: bool = False
+    """Whether a notice waits of an unknown number of lost messages."""
     fault: tuple[str, str] | None = None
     """The code and text of the reason for which the client is to be disconnected."""
     departure: Departure | None = None

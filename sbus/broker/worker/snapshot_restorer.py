@@ -178,6 +178,9 @@ class SnapshotRestorer:
             self._command.fail("the table has no room for the names of all clients")
         session.received_us = snapshot.received_us
         session.restore_pending(session.packets, snapshot.unanswered)
+        session.slot.lose_packets(snapshot.untold_packets)
+        if snapshot.has_unknown_loss:
+            session.slot.lose_unknown()
         if snapshot.fault is not None:
             session.outbox.fault = Misbehaviour(*snapshot.fault)
         self._sessions.begin_serving(session)

@@ -131,6 +131,8 @@ class SnapshotWriter:
             is_stalled=session.is_stalled,
             has_large_buffer=self._sessions.send_buffers.has_large(session.sock, session.account),
             awaits_self_service=session.awaits_self_service,
+            untold_packets=session.slot.untold_packets,
+            has_unknown_loss=session.slot.has_unknown_loss,
             fault=None if fault is None else (fault.code, fault.text),
         )
 
