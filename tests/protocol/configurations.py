@@ -1,0 +1,105 @@
+"""The configurations in which a section is played: all of them, or some that cover every pair.
+
+An axis has the values that the `run:` lines of a section give it; `*` is all of them. The choice is
+the same in each run.
+
+Needs nothing but the standard library.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+from typing import TypeVar
+
+from tests.protocol.packets import TranscriptError
+from tests.protocol.transcript import SURVIVED, Section
+
+AXES: Mapping[str, tuple[str, ...]] = {
+    "event": SURVIVED,
+    "workers": ("1", "2", "4"),
+    "place": ("same", "other"),
+    "step": ("compiled", "python"),
+    "transport": ("seqpacket",),
+}
+"""All values of each; `place` says whether all clients have one worker. A section that has no event
+names none."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One way to play a section. `row` is the number of its parameters."""
+
+    row: int = 0
+    event: str = ""
+    workers: int = 1
+    place: str = "same"
+    step: str = "compiled"
+    transport: str = "seqpacket"
+
+    def __str__(self) -> str:
+        words = (self.event, f"{self.workers}", self.place, self.step)
+        return "-".join(word for word in words if word)
+
+
+def all_of(section: Section, steps: Sequence[str]) -> list[Configuration]:
+    """The full product, without what makes no difference; `steps` are those that can run here."""
+    values: dict[str, Sequence[object]] = {"row": range(len(section.rows))}
+    for axis, known in AXES.items():
+        if axis == "event" and axis not in section.run:
+            continue
+        chosen = section.run.get(axis, ("*",))
+        values[axis] = known if chosen == ("*",) else chosen
+        if unknown := set(map(str, values[axis])) - set(known):
+            raise TranscriptError(f"{section.path}:{section.line}: no {axis} {unknown}")
+    if unknown := section.run.keys() - AXES.keys():
+        raise TranscriptError(f"{section.path}:{section.line}: no axis {unknown}")
+    values["step"] = [it for it in values["step"] if it in steps]
+    values["workers"] = [int(str(it)) for it in values["workers"]]
+    every = (
+        Configuration(**dict(zip(values, chosen, strict=True)))  # type: ignore[arg-type]
+        for chosen in product(*values.values())
+    )
+    return [it for it in every if _makes_a_difference(it, len(section.clients))]
+
+
+def _makes_a_difference(it: Configuration, clients: int) -> bool:
+    is_alone = it.workers == 1 or clients == 1
+    return not (it.place == "other" and is_alone) and not (it.event == "move" and it.workers == 1)
+
+
+def pairwise(every: Sequence[Configuration]) -> list[Configuration]:
+    """Some of these, so that any two values which occur together do so in one of them."""
+    chosen = _cover([(it, _pairs(vars(it))) for it in every])
+    return sorted(chosen, key=lambda it: (it.workers, it.step, it.place, it.event, it.row))
+
+
+def shared_out(
+    sections: Sequence[Section], steps: Sequence[str]
+) -> list[tuple[Section, Configuration]]:
+    """The same for a chapter with dear events, whose sections share the configurations: each
+    section has each event and each value of the other axes, and so has each event."""
+    every = [
+        ((section, it), _pairs({**vars(it), "row": (at, it.row), "section": at}))
+        for at, section in enumerate(sections)
+        for it in all_of(section, steps)
+    ]
+    return _cover(every)
+
+
+_Pair = tuple[tuple[str, object], tuple[str, object]]
+_It = TypeVar("_It")
+
+
+def _pairs(values: Mapping[str, object]) -> frozenset[_Pair]:
+    return frozenset(combinations(sorted(values.items(), key=lambda item: item[0]), 2))
+
+
+def _cover(every: Sequence[tuple[_It, frozenset[_Pair]]]) -> list[_It]:
+    """Always the first one of those that cover most of what is not covered yet."""
+    uncovered = {pair for _, pairs in every for pair in pairs}
+    chosen = []
+    while uncovered:
+        best, pairs = max(every, key=lambda one: len(uncovered & one[1]))
+        uncovered -= pairs
+        chosen.append(best)
+    return chosen

@@ -1,0 +1,281 @@
+"""An sbusd of this tree that plays sections, seen through the kernel and its admin socket.
+
+Witnesses, one client on each worker, are the barrier: the kernel says when a worker has read what a
+client sent, and after three rounds of replies to all witnesses that has taken effect on all
+workers. In the first one every client that was ready has had a turn, in the second one the other
+workers have walked the log up to there, and in the third one a worker has learnt which sockets are
+full.
+"""
+
+import select
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sbus.bench.proc import process_tree
+from tests.protocol.configurations import Configuration
+from tests.protocol.plain_link import PATIENCE_SECONDS, PlainLink
+from tests.protocol.player import DOT_BARRIER, WHOAMI, Bus, Link, Tally
+from tests.support.admin import Admin, administer
+from tests.support.bus import Bus as RunningBus
+from tests.support.bus import running_bus
+from tests.support.client_sockets import check_sockets
+from tests.support.flood import filling
+from tests.support.processes import open_descriptors
+from tests.support.threads import wait_until
+from tests.support.upgrades import ending
+
+_ROUNDS = 3
+_BASE = {"user_connections_per_second_max": "1000000"}
+"""A section connects faster than users do."""
+_OPTIONS = ("dialect", "soft", "hard", "order")
+
+
+class NumberedLink(PlainLink):
+    """A connection whose number the bus has told."""
+
+    number = 0
+
+    def number_is(self, number: int) -> None:
+        self.number = number
+        own = self.identity
+        self.identity = type(own)(own.gid, own.uid, own.pid, number)
+
+
+def command_line(options: Mapping[str, str]) -> list[str]:
+    """The words of `sbusd` for what a `bus:` line says; what is no option is a limit."""
+    words = []
+    for name, value in (_BASE | dict(options)).items():
+        words += [f"--{name}", value] if name in _OPTIONS else ["--limit", f"{name}={value}"]
+    return words
+
+
+class RealBus(Bus):
+    """Sections use it one after the other, but for those that change it for good: `is_used_up`."""
+
+    def __init__(
+        self, directory: Path, options: Mapping[str, str], configuration: Configuration
+    ) -> None:
+        self.is_dot = options.get("dialect") == "dot"
+        self.is_used_up = False
+        self.place = configuration.place
+        """Of the clients of the next section."""
+        self.step = configuration.step
+        self.workers = configuration.workers
+        self.words = command_line(options)
+        self.directory = directory
+        self.stopped: list[int] = []
+        """Workers that do nothing."""
+        self.stack = ExitStack()
+        self._refused: Counter[str] = Counter()
+        with self.environment(), ExitStack() as stack:
+            self.running = self.start(stack)
+            self.main_pid = self.running.process.pid
+            self.stack = stack.pop_all()
+        try:
+            self.begin()
+            self._refused.update(self.asks.ask("stats")["traffic"]["refused"])
+            self._descriptors = self._count_descriptors()
+        except BaseException:
+            self.close()
+            raise
+
+    def start(self, stack: ExitStack) -> RunningBus:
+        """Start it, until the stack is closed."""
+        running = stack.enter_context(
+            running_bus(self.directory, *self.words, workers=self.workers)
+        )
+        stack.enter_context(ending(running))
+        return running
+
+    @contextmanager
+    def environment(self) -> Iterator[None]:
+        """That of a start, during the block."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SBUS_STEP", self.step)
+            yield
+
+    def begin(self) -> None:
+        """Connect to the bus as it is now: after its start, and after another program took over."""
+        self._witnesses: list[NumberedLink] = []
+        self.asks: Admin = administer(self.running)
+        self.asks.sock.settimeout(PATIENCE_SECONDS)
+        self._newest = max((it["client"] for it in self.clients()), default=0)
+        self._witnesses += (self._admitted(number) for number in range(self.workers))
+        if self.is_dot:
+            for witness in self._witnesses:
+                witness.send(b"SUB %b%d" % (DOT_BARRIER, witness.number))
+        self.barrier([])
+        self.pids = process_tree(self.main_pid)
+
+    def disconnect(self) -> None:
+        """Close the connections of `begin`."""
+        self.asks.sock.close()
+        for witness in self._witnesses:
+            witness.close()
+
+    def close(self) -> None:
+        self.disconnect()
+        self.stack.close()
+
+    def clients(self, after: int | None = None) -> list[dict[str, Any]]:
+        more = {} if after is None else {"after": after}
+        listed: list[dict[str, Any]] = self.asks.ask("clients", **more)["clients"]
+        return listed
+
+    def report(self, link: Link) -> dict[str, Any]:
+        """What the bus says of a client."""
+        assert isinstance(link, NumberedLink)
+        (found,) = (one for one in self.clients(link.number - 1) if one["client"] == link.number)
+        return found
+
+    # -- clients -------------------------------------------------------------------------------
+    def connect(self, number: int) -> Link:
+        return self._admitted(number % self.workers if self.place == "other" else 0)
+
+    def _admitted(self, worker: int) -> NumberedLink:
+        """A new client, moved to this worker; one that is not admitted can be read."""
+        link = NumberedLink(self.running.address)
+        while not (listed := self.clients(self._newest)):
+            if select.select([link.sock], [], [], 0)[0]:
+                return link
+        (own,) = listed
+        self._newest = own["client"]
+        link.number_is(own["client"])
+        if own["worker"] != worker:
+            self.move(link, worker)
+        return link
+
+    def move(self, link: Link, worker: int) -> None:
+        assert isinstance(link, NumberedLink)
+        wait_until(
+            lambda: self.asks.ask("move", client=link.number, worker=worker)["why_not"] == "",
+            f"client {link.number} has worker {worker}",
+            PATIENCE_SECONDS,
+        )
+
+    # -- barriers ------------------------------------------------------------------------------
+    def barrier(self, senders: Sequence[Link]) -> None:
+        for link in senders:
+            assert isinstance(link, PlainLink)
+            link.wait_until_read()
+        for _ in range(_ROUNDS):
+            for witness in self._witnesses:
+                own = b"MSG %b%d\0" % (DOT_BARRIER, witness.number)
+                witness.send(own if self.is_dot else WHOAMI)
+            for witness in self._witnesses:
+                assert witness.receive(), "a worker does not answer"
+
+    def is_held(self, link: Link) -> bool:
+        assert isinstance(link, PlainLink)
+        unread = link.unread_bytes()
+        self.barrier([])
+        self.barrier([])
+        return 0 < unread == link.unread_bytes()
+
+    def fill(self, link: Link, key: bytes) -> int:
+        (publisher, *_) = self._witnesses
+        packets = filling(key)
+        for packet in packets:
+            publisher.send(packet)
+        self.barrier([publisher])
+        assert self.report(link)["activity"]["backlog"] == 0, "more than its socket takes"
+        return len(packets)
+
+    # -- what is seen from inside --------------------------------------------------------------
+    def admin(self, verb: str, link: Link | None, text: str) -> None:
+        number = link.number if isinstance(link, NumberedLink) else 0
+        if verb == "kick":
+            self.asks.ask("kick", client=number, text=text)
+            self.barrier([])
+        elif verb == "clients":
+            assert link is not None
+            _await_fields(lambda: self.report(link), text)
+        elif verb == "users":
+            _await_fields(lambda: self.asks.ask("users")["users"][0], text)
+        else:
+            raise AssertionError(f"no request of transcripts: {verb}")
+
+    def check(self, refused: Mapping[str, int], tallies: Mapping[int, tuple[Link, Tally]]) -> None:
+        self._check_refusals(Counter(refused))
+        for link, tally in tallies.values():
+            _check_ledger(self.report(link)["activity"], tally, has_barriers=self.is_dot)
+        check_sockets(self.pids)
+
+    def _check_refusals(self, expected: Counter[str]) -> None:
+        found: Counter[str] = Counter()
+
+        def is_as_expected() -> bool:
+            found.clear()
+            traffic = self.asks.ask("stats")["traffic"]
+            found.update(traffic["refused"])
+            parts = ("delivered", "replaced", "undelivered", "backlog")
+            known = sum(traffic[part] for part in parts) + sum(traffic["discarded"].values())
+            return found - self._refused == +expected and traffic["accepted"] == known
+
+        try:
+            wait_until(is_as_expected, "it is as expected", PATIENCE_SECONDS)
+        except AssertionError:
+            told = dict(found - self._refused)
+            raise AssertionError(
+                f"the bus refused or ignored {told}, not {dict(expected)}"
+            ) from None
+        finally:
+            self._refused = found
+
+    def finish(self) -> None:
+        """Behind the end of its clients' connections: nothing of them is left."""
+        if not self.is_used_up:
+            wait_until(self._is_as_at_first, "there are as many descriptors as before", 60)
+
+    def _is_as_at_first(self) -> bool:
+        return all(
+            count <= self._descriptors[pid] for pid, count in self._count_descriptors().items()
+        )
+
+    def _count_descriptors(self) -> dict[int, int]:
+        return {pid: open_descriptors(pid) for pid in self.pids}
+
+    # -- events --------------------------------------------------------------------------------
+    def event(self, name: str, link: Link | None) -> None:
+        from tests.protocol import events
+
+        events.happen(self, name, link)
+
+
+def _await_fields(look: Any, text: str) -> None:
+    """The record has these fields, or has them soon."""
+    expected = dict(word.split("=", 1) for word in text.split())
+    found: dict[str, str] = {}
+
+    def is_so() -> bool:
+        record = look()
+        flat = record | (record.get("activity") or {})
+        found.update({name: str(flat[name]) for name in expected})
+        return found == expected
+
+    try:
+        wait_until(is_so, "as expected", PATIENCE_SECONDS)
+    except AssertionError:
+        raise AssertionError(f"it has {found}") from None
+
+
+def _check_ledger(activity: Mapping[str, Any], tally: Tally, *, has_barriers: bool) -> None:
+    """`has_barriers`: others' barriers may go to this client, also while this is checked."""
+    expected = {
+        "delivered": tally.received,
+        "discarded": tally.lost,
+        "replaced": tally.replaced,
+        "backlog": 0,
+        "accepted": tally.received + tally.lost + tally.replaced,
+    }
+    if tally.is_uncertain:
+        del expected["discarded"], expected["accepted"]
+    elif has_barriers:
+        del expected["delivered"], expected["accepted"]
+    found = {name: activity[name] for name in expected}
+    assert found == expected, f"the bus counted {found}, and the client {expected}"

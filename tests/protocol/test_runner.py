@@ -1,0 +1,119 @@
+"""The runner of transcripts tests them: a wrong text fails, and says where."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.protocol.any_bus import needs_more
+from tests.protocol.configurations import AXES, Configuration, all_of, pairwise, shared_out
+from tests.protocol.packets import TranscriptError
+from tests.protocol.player import Player
+from tests.protocol.real_bus import RealBus
+from tests.protocol.transcript import chapters, read_chapter
+
+FOLDER = Path(__file__).parent
+CONFIGURATION = Configuration(workers=2, place="other")
+
+
+@pytest.fixture(scope="module")
+def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealBus]:
+    running = RealBus(tmp_path_factory.mktemp("bus"), {}, CONFIGURATION)
+    yield running
+    running.close()
+
+
+def write(directory: Path, text: str) -> Path:
+    path = directory / "99-chapter.t"
+    path.write_text(f"# A chapter\n== a section\n{text}\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("A> CMSG blocking/soft", "the bus ignores"),
+        ("A> CMSG age/1.5", "the bus ignores"),
+        ("A> UNSUB k", "the bus ignores"),
+        ("A> SUB k\nA> UNSUB k\nA> UNSUB k", "the bus ignores"),
+        ("A> SUB k\nB> UNSUB k", "the bus ignores"),
+        ("with x=a\\0 y=1\nwith x=a\\x00 y=1\nA> SUB {x}", "the same packets"),
+        ("with x=1\nwith y=1\nA> SUB k", "different parameters"),
+        ("A> SUB {x}", "there is no hole"),
+        ("A> SUB k\nbus: soft=error", "behind the first step"),
+        ("A: SUB k", "no step"),
+        ("! explode A", "there is no event"),
+        ("A> SUB k\\y", "means nothing"),
+    ],
+)
+def test_a_text_that_cannot_be_meant_is_an_error(tmp_path: Path, text: str, why: str) -> None:
+    with pytest.raises(TranscriptError, match=why) as error:
+        read_chapter(write(tmp_path, text))
+    assert "99-chapter.t" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("A> SUB k\nB> MSG k\\01", r"not mentioned: A received MSG k\\01"),
+        ("A> SUB k\nA> MSG k\\01\nA< MSG k\\02", r"line 5: .*A received MSG k\\01"),
+        ("A> SUB k\nB> MSG k\\0more\nA< MSG k\\0{n}", "A received"),
+        ("A> CMSG !/cred/whoami", "not mentioned"),
+        ("A~> HELLO", "not mentioned: A received the end of its connection"),
+        ("A~> HELLO\nA end", "unknown-word"),
+        ("A> SUB k\nA~> HELLO\nA< MSG k\\01", "the connection of A ended"),
+        ("A>? CMSG echo/off", "unknown-control"),
+        ("A> MSG !/k\\0", "reserved"),
+        ("A> SUB k\n= reserved=1", "reserved"),
+        ("A> CMSG sender/on\nA> SUB k\nA> MSG k\\01\nA> MSG k\\02\n"
+         "A< CMSG !/from\\0{place:2} {any}\nA< CMSG !/from\\0{place:1} {any}", "another order"),
+        ("A> SUB k\nadmin clients A subscriptions=2", "it has"),
+        ("A> SUB k\nA held", "the bus reads on"),
+    ],
+)  # fmt: skip
+def test_what_a_text_does_not_say_fails_it(
+    bus: RealBus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, why: str
+) -> None:
+    """What does not come is not awaited for a minute here."""
+    for module in ("plain_link", "real_bus"):
+        monkeypatch.setattr(f"tests.protocol.{module}.PATIENCE_SECONDS", 0.2)
+    (section,) = read_chapter(write(tmp_path, text))
+    with pytest.raises(AssertionError, match=why):
+        Player(section, CONFIGURATION, bus).play()
+    bus.barrier([])
+
+
+def test_any_two_values_occur_together(tmp_path: Path) -> None:
+    (section,) = read_chapter(
+        write(tmp_path, "run: event=*\nwith x=1\nwith x=2\nA> SUB {x}\nB> SUB {x}\n! {event} A")
+    )
+    every = all_of(section, AXES["step"])
+    chosen = pairwise(every)
+    assert len(chosen) < len(every) / 3
+    for one in every:
+        for first in vars(one):
+            for second in vars(one):
+                values = (getattr(one, first), getattr(one, second))
+                assert any((getattr(it, first), getattr(it, second)) == values for it in chosen)
+    assert not [
+        it for it in every if it.workers == 1 and (it.place, it.event) != ("same", it.event)
+    ]
+    assert not [it for it in every if it.workers == 1 and it.event == "move"]
+
+
+def test_sections_share_the_configurations_of_dear_events(tmp_path: Path) -> None:
+    text = "run: event=*\nA> SUB k\nB> SUB k\n! {event} A"
+    sections = read_chapter(write(tmp_path, f"{text}\n== another\n{text}\nA> SUB l"))
+    chosen = shared_out(sections, AXES["step"])
+    for section in sections:
+        own = [it for one, it in chosen if one is section]
+        assert {it.event for it in own} == set(AXES["event"])
+        assert {it.workers for it in own} == {1, 2, 4}
+        assert len(own) < len(pairwise(all_of(section, AXES["step"])))
+
+
+def test_chapters_follow_each_other_and_most_need_only_an_address() -> None:
+    paths = list(chapters(FOLDER))
+    assert set(FOLDER.glob("*.t")) == set(paths)
+    sections = [section for path in paths for section in read_chapter(path)]
+    assert sum(not needs_more(section) for section in sections) > len(sections) / 2
