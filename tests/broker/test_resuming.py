@@ -297,15 +297,10 @@ def test_a_bus_that_took_over_is_resumed(manager: StoringManager) -> None:
         with manager.bus() as bus:
             clients = stack.enter_context(several_clients(bus, 2))
             manager.wait_until_stored(2)
-            (before,) = (name for name in manager.stored if name.startswith("@m"))
-            upgrade(bus)
+            upgrade_stored(bus, manager)
             clients[0].sub(b"k")
             clients[0].sync()
-            while before in manager.stored or len(manager.stored) < 3:
-                assert manager.next(), "the new memory is not stored"
-            pid = serving_pid(bus)
-            os.kill(pid, signal.SIGKILL)
-            assert wait_until_gone(pid, END_SECONDS_MAX)
+            kill_serving(bus)
         stack.enter_context(manager.bus())
         clients[1].pub(b"k", b"")
         assert clients[0].receive() == b"MSG k\0"
@@ -313,6 +308,45 @@ def test_a_bus_that_took_over_is_resumed(manager: StoringManager) -> None:
 
 # -- what is not kept ------------------------------------------------------------------------------
 @needs_root
+def upgrade_stored(bus: Bus, manager: StoringManager) -> None:
+    """Return when the store has the memory of the new bus, and not that of the old one."""
+    stored = len(manager.stored)
+    (before,) = (name for name in manager.stored if name.startswith("@m"))
+    upgrade(bus)
+    while before in manager.stored or len(manager.stored) < stored:
+        assert manager.next(), "the new memory is not stored"
+
+
+def kill_serving(bus: Bus) -> None:
+    pid = serving_pid(bus)
+    os.kill(pid, signal.SIGKILL)
+    assert wait_until_gone(pid, END_SECONDS_MAX)
+
+
+@pytest.mark.parametrize("is_connected", [True, False])
+def test_no_connection_gets_a_number_from_before_an_upgrade(
+    manager: StoringManager, is_connected: bool
+) -> None:
+    """Whether or not the last one is still connected when another program takes over."""
+    with ExitStack() as stack:
+        with manager.bus() as bus:
+            clients = stack.enter_context(several_clients(bus, 3))
+            if not is_connected:
+                clients.pop().close()
+            with administer(bus) as admin:
+                wait_until(
+                    lambda: len(admin.ask("clients")["clients"]) == len(clients), "it has left"
+                )
+            manager.wait_until_stored(len(clients))
+            upgrade_stored(bus, manager)
+            kill_serving(bus)
+        bus = stack.enter_context(manager.bus())
+        with bus.connect() as new, administer(bus) as admin:
+            assert new.whoami()
+            numbers = [listed["client"] for listed in admin.ask("clients")["clients"]]
+        assert numbers == [*range(1, len(clients) + 1), 4]
+
+
 def test_a_user_leaves_as_many_places_as_it_has() -> None:
     with ExitStack() as stack:
         directory = stack.enter_context(directory_for_everybody())

@@ -50,7 +50,7 @@ class BusRecorder:
 
     def restore(self, record: BusRecord) -> None:
         """Go on with what another bus had, but for its clients and counters."""
-        self._registry.admitted = record.admitted
+        self._registry.continue_from(record.admitted)
         self._rejector.refused.update(record.refused)
         for user in record.users:
             self._user_limits.restore(user)

@@ -92,6 +92,15 @@ class ClientRegistry:
         own, since, slot = record.credentials, record.connected_at, self._take_slot()
         return self._add(Client(record.number, worker, account, sock, own, since, slot))
 
+    def continue_from(self, admitted: int) -> None:
+        """Another bus has had so many clients, and those that it still has were added. The last
+        number stands in a slot, from which a bus that resumes this one goes on."""
+        self.admitted = admitted
+        if admitted > max(self._clients, default=0):
+            slot = self._take_slot()
+            self._slots[slot].connect(admitted, 0, 0.0)
+            self._free_slots.append(slot)
+
     def resume(self, client: Client) -> None:
         """Add a client that has its number and its slot from a bus whose processes have died, and
         is in the descriptor store."""
