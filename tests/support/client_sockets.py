@@ -31,7 +31,12 @@ def sockets(pid: int) -> Iterator[tuple[int, int]]:
         )
         for fd in os.listdir(f"/proc/{pid}/fd"):
             with suppress(FileNotFoundError):
-                inode = os.readlink(f"/proc/{pid}/fd/{fd}").removeprefix("socket:[")[:-1]
+                try:
+                    inode = os.readlink(f"/proc/{pid}/fd/{fd}").removeprefix("socket:[")[:-1]
+                except PermissionError:  # Linux says so, too, of a process that has just ended
+                    if os.path.exists(f"/proc/{pid}"):
+                        raise
+                    return
                 if inode in inodes:
                     yield int(fd), int(inode)
 
