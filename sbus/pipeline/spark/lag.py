@@ -83,7 +83,10 @@ class LagListener(StreamingQueryListener):
         progress = event.progress
         name = progress.name or str(progress.id)
         for source in progress.sources:
-            offsets = json.loads(source.endOffset)
+            try:
+                offsets = json.loads(source.endOffset)
+            except json.JSONDecodeError:
+                continue  # it is another source; before its first data it has the offset "None"
             found = self._cache.tables()
             if isinstance(offsets, dict) and offsets.keys() & found.keys():
                 self._offsets[str(progress.id)] = name, offsets

@@ -18,8 +18,9 @@ NOW = FIRST_US / 1e6 + 1
 
 
 def progress(offsets: str, name: str | None = None) -> Any:
-    """Of a query that also reads another source."""
-    sources = [SimpleNamespace(endOffset=text) for text in ("7", '{"topic": {"0": 3}}', offsets)]
+    """Of a query that also reads other sources, one of which has had no data yet."""
+    found = ("7", '{"topic": {"0": 3}}', "None", offsets)
+    sources = [SimpleNamespace(endOffset=text) for text in found]
     return SimpleNamespace(progress=SimpleNamespace(name=name, id="a1", sources=sources))
 
 
