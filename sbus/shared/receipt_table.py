@@ -18,7 +18,7 @@ before it walks, and goes on with its predecessor's entries.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from sbus.protocol.receipts import TOKEN_BYTES_MAX, Counts
@@ -189,10 +189,10 @@ class ReceiptTable:
         return 1 << entry // ENTRIES
 
     # -- by a successor ------------------------------------------------------------------------
-    def succeed(self, placed: int, slots: ClientSlots) -> int:
+    def succeed(self, placed: int, slots: ClientSlots, accounts: Mapping[int, int]) -> int:
         """Go on where a predecessor died: what it was delivering is unknown, and what it had begun
         and not placed was not published; `placed` is the mark of its last request that has its
-        place. Returns the workers to wake."""
+        place. The clients have these `accounts`; others have left. Returns the workers to wake."""
         woken = 0
         taken = self._words[_CLIENT :: self._entry_words].tolist()
         for entry, client in enumerate(taken):
@@ -201,15 +201,14 @@ class ReceiptTable:
                 self._words[cell] = self._words[cell] or UNKNOWN
                 woken |= 1 << entry // ENTRIES  # the predecessor may have died before it did that
         for entry in range(self._worker * ENTRIES, (self._worker + 1) * ENTRIES):
-            if not taken[entry]:
-                continue
-            at = entry * self._entry_words
+            at, account_place = entry * self._entry_words, accounts.get(taken[entry])
             mark = self._words[at + _MARK]
-            if mark and mark != placed and slots.with_mark(mark).has_place(mark):
+            is_unplaced = mark and mark != placed and slots.with_mark(mark).has_place(mark)
+            if account_place is None or is_unplaced:
                 self._words[at + _CLIENT] = 0
             else:
                 self._free.remove(entry)
-                self._note_taken(OpenReceipt(entry, taken[entry], 0))
+                self._note_taken(OpenReceipt(entry, taken[entry], account_place))
         return woken
 
     def __iter__(self) -> Iterator[OpenReceipt]:

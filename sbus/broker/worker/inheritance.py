@@ -163,7 +163,9 @@ class Inheritance:
         """Go on with the receipts of the predecessor, whose last request that has its place has
         this mark, once this worker looks again. It knows by now from where it walks: it delivers
         all that gets its place from here on."""
-        woken = self._context.receipts.succeed(placed, self._context.client_slots)
+        adoptions = [command.adoption for command, _ in self._clients]
+        accounts = {adoption.client: adoption.account for adoption in adoptions}
+        woken = self._context.receipts.succeed(placed, self._context.client_slots, accounts)
         self._context.memory.wake(woken)
         self._context.wake()
 

@@ -25,6 +25,7 @@ from sbus.broker.worker.wait_queue import Wait
 from sbus.limits import Limits
 from sbus.protocol.receipts import Counts
 from sbus.shared.receipt_table import ENTRIES, OPEN_OF_CLIENT_MAX, ReceiptTable
+from sbus.unix.credentials import Credentials
 from tests.fuzz.one_process_bus import CREDENTIALS, OneProcessBus, Peer, one_process_bus
 from tests.support.threads import wait_until
 from tests.unit.broker.delivery.outbox_peer import SMALL_BUFFER_BYTES
@@ -167,6 +168,25 @@ def test_a_publishers_worker_that_dies_tells_it_later(bus: OneProcessBus) -> Non
     assert reader.read() == [b"MSG k\0"]
     say(bus, writer, ask(b"again"))
     assert writer.read() == [told(b"again", b"1 0 0")]
+
+
+def test_a_successor_charges_open_receipts_to_their_user(bus: OneProcessBus) -> None:
+    """Those of a client that has left are nobody's."""
+    reader = bus.connect(1)
+    say(bus, reader, b"SUB k")
+    writer, leaver = (bus.connect(0, Credentials(gid=100, uid=1001, pid=4712)) for _ in range(2))
+    for peer in (writer, leaver):
+        peer.send(ask(b"t"))
+    while len(bus.workers[0].context.receipts.open) < 2:
+        bus.stepped[0].tick()
+    before = [receipt for receipt in bus.workers[0].context.receipts if receipt.account_place]
+    bus.replace(0, without={leaver.number})
+    assert [*bus.workers[0].context.receipts] == [
+        receipt for receipt in before if receipt.client == writer.number
+    ]
+    bus.settle()
+    assert writer.read() == [told(b"t", b"1 0 0")]
+    assert len(bus.workers[0].context.receipts._free) == ENTRIES
 
 
 def test_a_message_that_was_held_when_the_publishers_worker_died_is_published_once(
