@@ -1,10 +1,18 @@
-"""The scenes of a slow client that blocks, for the tests of several files (`block_scene`)."""
+"""For the tests of several files: the scenes of a slow client that blocks (`block_scene`), and a
+bus that refuses some keys."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from tests.support.block_scene import SPREAD, Scene, Scenes
+from tests.support.bus import Bus, running_bus
+
+RULES = """
+[[rules]]
+deny = ["publish", "subscribe"]
+keys = ["denied/"]
+"""
 
 
 @pytest.fixture(scope="module")
@@ -24,3 +32,11 @@ def scene(request: pytest.FixtureRequest, scenes: Scenes) -> Iterator[Scene]:
 def small_scene(request: pytest.FixtureRequest, scenes: Scenes) -> Iterator[Scene]:
     with scenes.scene(*request.param) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def strict_bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
+    directory = tmp_path_factory.mktemp("strict")
+    (directory / "sbus.toml").write_text(RULES)
+    with running_bus(directory, "--config", str(directory / "sbus.toml")) as bus:
+        yield bus

@@ -1,32 +1,16 @@
 """Tasks that share a connection: the refusal of one is not raised in the calls of another."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import anyio
 import anyio.lowlevel
 import pytest
 
 import sbus
-from tests.support.bus import Bus, running_bus
+from tests.support.bus import Bus
 from tests.support.event_loops import on_both_event_loops
 
 TIMEOUT_S = 60.0
-RULES = """
-[[rules]]
-deny = ["publish", "subscribe"]
-keys = ["denied/"]
-"""
 DENIED = "not-allowed"
 Client = sbus.Connection[sbus.Message]
-
-
-@pytest.fixture(scope="module")
-def strict_bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
-    directory: Path = tmp_path_factory.mktemp("strict")
-    (directory / "sbus.toml").write_text(RULES)
-    with running_bus(directory, "--config", str(directory / "sbus.toml")) as bus:
-        yield bus
 
 
 async def wait_until_refused(client: Client, count: int) -> None:

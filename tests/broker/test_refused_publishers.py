@@ -3,36 +3,20 @@
 The bus reads nothing from a client that leaves a notice unread, so a publisher that waits reads.
 """
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import anyio
 import anyio.lowlevel
 import pytest
 
 import sbus
 from sbus.client.inbox import InboxFull
-from tests.support.bus import Bus, running_bus
+from tests.support.bus import Bus
 from tests.support.event_loops import on_both_event_loops
 
 TIMEOUT_S = 60.0
 PUBLISHED = 20_000
 UNREAD = 2_000
 """Messages, more than the socket of their subscriber takes together with a notice for each."""
-RULES = """
-[[rules]]
-deny = ["publish"]
-keys = ["denied/"]
-"""
 ALL_REFUSED = f"{PUBLISHED - 1} more refused since"
-
-
-@pytest.fixture(scope="module")
-def strict_bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
-    directory: Path = tmp_path_factory.mktemp("strict")
-    (directory / "sbus.toml").write_text(RULES)
-    with running_bus(directory, "--config", str(directory / "sbus.toml")) as bus:
-        yield bus
 
 
 def test_a_blocking_one_finishes_and_learns_how_many(strict_bus: Bus) -> None:
