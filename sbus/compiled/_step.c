@@ -26,7 +26,8 @@
 #include <structmember.h>
 
 /* -- OrdinaryStep, for Python ------------------------------------------------------------------ */
-/* Arguments, batches and buffers of one call; what is called in Python must not come back. */
+/* Begin a call. It has the batch and the buffers until `finish`, so no Python code that it calls may
+ * begin another. */
 static bool
 begin(OrdinaryStep *step)
 {
@@ -144,8 +145,8 @@ step_walk_piece(OrdinaryStep *step, PyObject *args)
 }
 
 /* -- a lone client ----------------------------------------------------------------------------- */
-/* The only client that is ready, if it can be served at once: it has sent something, and nothing
- * made it wait when its last turn ended. Borrowed; NULL if there is none. */
+/* The only client that is ready, if it can be served at once: it has sent something, and was not
+ * waiting at the end of its last turn. Borrowed; NULL if there is none. */
 static SessionRecord *
 find_lone(OrdinaryStep *step, PyObject *sessions, const Poll *poll)
 {
@@ -161,7 +162,7 @@ find_lone(OrdinaryStep *step, PyObject *sessions, const Poll *poll)
                                                                                       : NULL;
 }
 
-/* Serve a client without turns; false if it needs one now, or with an exception. */
+/* Serve a client without a turn; false if it needs one now, or with an exception. */
 static bool
 serve_lone(OrdinaryStep *step, SessionRecord *session, Poll *poll, long long cost_max)
 {
@@ -303,7 +304,7 @@ view(OrdinaryStep *step, size_t number, PyObject *object, size_t *words)
     if (PyObject_GetBuffer(object, buffer, PyBUF_WRITABLE) < 0)
         return NULL;
     if ((uintptr_t)buffer->buf % sizeof(uint64_t)) {
-        PyErr_SetString(PyExc_ValueError, "shared words are aligned");
+        PyErr_SetString(PyExc_ValueError, "the shared words are not aligned");
         return NULL;
     }
     *words = (size_t)buffer->len / sizeof(uint64_t);
@@ -358,7 +359,7 @@ take_eventfds(Memory *memory, PyObject *eventfds)
     if (memory->workers < 1 || memory->workers > WORKERS_MAX || memory->worker >= memory->workers
         || PyTuple_Size(eventfds) < (Py_ssize_t)memory->workers) {
         if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_ValueError, "there are no such workers");
+            PyErr_SetString(PyExc_ValueError, "worker, workers and eventfds do not match");
         return -1;
     }
     for (uint32_t worker = 0; worker < memory->workers; worker++) {
@@ -384,7 +385,7 @@ step_init(PyObject *self, PyObject *args, PyObject *kwargs)
     PyObject *shared_counts, *served, *slots, *timed_until_ns, *fan_out, *in_flight;
     Py_ssize_t block_words, account_words, share_at, drops_at, latency_at;
     if (step->recent) {
-        PyErr_SetString(PyExc_RuntimeError, "it is made already");
+        PyErr_SetString(PyExc_RuntimeError, "this OrdinaryStep is initialized already");
         return -1;
     }
     if (!PyArg_ParseTupleAndKeywords(
