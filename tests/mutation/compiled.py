@@ -19,13 +19,18 @@ from tests.mutation.scratch import Scratch, scratch_of
 from tests.mutation.state import Result, State
 
 SOURCES = ("_fan_out.h", "_memory.h", "_ordinary.h", "_step.c")
+_WORKER = "tests/unit/broker/worker"
+_NEAR = ("charges", "kept_log", "machine", "receipts", "step_deaths", "successive_deaths")
+_FAR = ("inheritance", "inherited_requests", "release_deaths", "senders", "unfinished_work")
 TESTS = (
-    ("tests/unit/compiled", "tests/unit/broker/worker/test_ordinary_step.py"),
-    ("tests/unit/broker/worker", "tests/unit/broker/delivery"),
-    ("tests/fuzz", "tests/broker/test_one_order.py", "tests/broker/test_slow_client.py"),
+    ("tests/unit/compiled/test_compiled.py", f"{_WORKER}/test_ordinary_step.py"),
+    tuple(f"{_WORKER}/test_{name}.py" for name in _NEAR),
+    ("tests/unit/shared/test_log_share.py", "tests/fuzz/test_held_publishers.py"),
+    tuple(f"{_WORKER}/test_{name}.py" for name in _FAR),
+    ("tests/broker/test_one_order.py", "tests/broker/test_slow_client.py"),
 )
 """The nearest ones first."""
-SECONDS_MAX = 240.0
+SECONDS_MAX = 400.0
 _DOES_NOT_COMPILE, _SAME_CODE = "does not compile", "same code"
 
 _REPLACED = {

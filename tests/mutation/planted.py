@@ -18,7 +18,7 @@ from tests.mutation.runner import Outcome, Runner
 from tests.mutation.scratch import Scratch, scratch_of
 from tests.mutation.state import Result, State
 
-SECONDS_MAX = 150.0
+SECONDS_MAX = 300.0
 
 
 class DoesNotApplyError(Exception):

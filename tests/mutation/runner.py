@@ -51,7 +51,7 @@ class Outcome:
 
     @property
     def is_killed(self) -> bool:
-        return self.status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+        return self.status != pytest.ExitCode.OK
 
     @property
     def killer(self) -> str:
@@ -171,9 +171,7 @@ def _serve_job(job: dict[str, Any], directory: Path) -> dict[str, Any]:
             status = _run(job, log, result)
         finally:
             os._exit(status)
-    pidfd = os.pidfd_open(pid)
-    has_ended = bool(select.select([pidfd], [], [], job["seconds_max"])[0])
-    os.close(pidfd)
+    has_ended = _has_ended_within(job["seconds_max"], pid)
     with suppress(ProcessLookupError):
         os.kill(-1, signal.SIGKILL)
     ended, status = 0, 0
@@ -190,6 +188,19 @@ def _serve_job(job: dict[str, Any], directory: Path) -> dict[str, Any]:
         "output": log.read_text(errors="replace")[-2000:] if log.exists() else "",
         **report,
     }
+
+
+def _has_ended_within(seconds: float, pid: int) -> bool:
+    """Whether the child ends in this time. Ends the program if its user does."""
+    pidfd = os.pidfd_open(pid)
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    poll.register(sys.stdin.fileno(), 0)  # a hang-up is reported all the same
+    events = dict(poll.poll(seconds * 1000))
+    os.close(pidfd)
+    if sys.stdin.fileno() in events:
+        sys.exit()
+    return pidfd in events
 
 
 def _cpu_seconds() -> float:

@@ -26,7 +26,10 @@ BUGS = (
         "Inheritance.take_over",
         "self._subscriptions.start()\nself._succeed_receipts(placed)",
         "self._succeed_receipts(placed)\nself._subscriptions.start()",
-        found_by=[f"{_WORKER}/test_receipts.py", "tests/simulation/test_simulation.py"],
+        found_by=[
+            f"{_WORKER}/test_receipts.py",
+            "tests/simulation/test_simulation.py::test_promises_hold_whatever_fails_when",
+        ],
         step="compiled",
     ),
     Bug(
@@ -49,7 +52,11 @@ BUGS = (
         "share_pending(step, session, step->packets_count + 1);",
         "",
         file="_ordinary.h",
-        found_by=[f"{_WORKER}/test_step_deaths.py", _WORKER],
+        found_by=[
+            f"{_WORKER}/test_inherited_requests.py",
+            f"{_WORKER}/test_step_deaths.py",
+            "tests/simulation/test_simulation.py::test_promises_hold_whatever_fails_when",
+        ],
     ),
     Bug(
         "clients are counted below zero that a dead worker had stalled",
@@ -70,7 +77,10 @@ BUGS = (
         "MemoryLock.__enter__",
         "spare = self._copies[self._spare]",
         "self._spare = current\nspare = self._copies[current]",
-        found_by=["tests/unit/shared", "tests/simulation/test_simulation.py"],
+        found_by=[
+            "tests/unit/shared",
+            "tests/simulation/test_simulation.py::test_promises_hold_whatever_fails_when",
+        ],
         step="compiled",
     ),
     Bug(
@@ -86,7 +96,10 @@ BUGS = (
         "store(&memory->in_flight[WALK_PROGRESS], 0);",
         "",
         file="_memory.h",
-        found_by=[f"{_WORKER}/test_successive_deaths.py"],
+        found_by=[
+            f"{_WORKER}/test_successive_deaths.py",
+            "tests/simulation/test_simulation.py::test_promises_hold_whatever_fails_when",
+        ],
     ),
     Bug(
         "a succession looks at log blocks under the lock",

@@ -3,6 +3,7 @@
 from tests.mutation.planted import Bug
 
 _WORKER = "tests/unit/broker/worker"
+_UPGRADE = "tests/broker/test_upgrade.py"
 _FRONT = "tests/unit/broker/front"
 _DELIVERY = "tests/unit/broker/delivery"
 
@@ -26,14 +27,14 @@ BUGS = (
         "SnapshotRestorer._restore",
         "self._keep_receipts(session)",
         "",
-        found_by=["tests/broker/test_upgrade.py"],
+        found_by=[f"{_UPGRADE}::test_a_receipt_that_waits_for_its_client_survives_a_death"],
     ),
     Bug(
         "a program that does not take over changes the listener",
         "Acceptor.__init__",
         "self.apply_settings(settings)",
         "self.apply_settings(settings)\nself.configure_listener()",
-        found_by=["tests/broker/test_upgrade.py"],
+        found_by=[f"{_UPGRADE}::test_a_program_that_does_not_take_over_changes_nothing"],
     ),
     Bug(
         "an upgrade begins during a reload",
@@ -101,7 +102,7 @@ BUGS = (
         "BusFiles.take_over",
         "os.truncate(fd, 0)\nreturn os.strerror(error.errno or 0)",
         "raise",
-        found_by=["tests/unit/unix/test_bus_files.py", "tests/broker/test_upgrade.py"],
+        found_by=["tests/unit/unix/test_bus_files.py"],
     ),
     Bug(
         "a busy service manager makes the front wait",
