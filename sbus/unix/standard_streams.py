@@ -55,8 +55,8 @@ def reopen_errors() -> None:
 
 def write_at_once(fd: int, line: bytes) -> bool:
     """Write at most PIPE_BUF bytes without waiting, whichever flags the open file has; whether
-    there was room for all of them. A terminal or a stream may have taken the beginning. Raises
-    OSError."""
+    there was room for all of them. A terminal or a stream may have taken the beginning. Only a
+    terminal that blocks is waited for, if it has room for a part. Raises OSError."""
     mode = os.fstat(fd).st_mode
     if S_ISSOCK(mode):
         written = _send(fd, line)
