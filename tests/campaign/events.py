@@ -114,7 +114,8 @@ class Events:
     def _check_sockets(self) -> None:
         """The clients' sockets are non-blocking, also while clients are moved."""
         try:
-            check_sockets(self._bus.pids())
+            with identity:
+                check_sockets(self._bus.pids())
         except AssertionError as error:
             self._log.event(f"fault {error}")
 

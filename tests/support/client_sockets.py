@@ -31,12 +31,7 @@ def sockets(pid: int) -> Iterator[tuple[int, int]]:
         )
         for fd in os.listdir(f"/proc/{pid}/fd"):
             with suppress(FileNotFoundError):
-                try:
-                    inode = os.readlink(f"/proc/{pid}/fd/{fd}").removeprefix("socket:[")[:-1]
-                except PermissionError:  # Linux says so, too, of a process that has just ended
-                    if os.path.exists(f"/proc/{pid}"):
-                        raise
-                    return
+                inode = os.readlink(f"/proc/{pid}/fd/{fd}").removeprefix("socket:[")[:-1]
                 if inode in inodes:
                     yield int(fd), int(inode)
 
