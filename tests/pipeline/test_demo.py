@@ -1,5 +1,6 @@
 """The whole demo, as in the README but shorter, ends with a page about it."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,13 +32,14 @@ def test_the_demo_makes_a_report_of_itself(tmp_path: Path) -> None:
 
 
 def test_live_messages_do_not_wait_for_the_installation_of_spark(tmp_path: Path) -> None:
-    """The installation here goes on until the first show has ended."""
-    checkout, shown = tmp_path / "checkout", tmp_path / "shown"
-    (checkout / "deploy").mkdir(parents=True)
-    (checkout / ".venv").symlink_to(Path(sys.executable).parents[1])
-    set_up = checkout / "deploy/setup-venv"
-    set_up.write_text(f"#!/bin/sh\nwhile [ ! -e {shown} ]; do sleep 0.05; done\n")
-    set_up.chmod(0o755)
+    """The installation here goes on until the first show has ended. What it installs records, and
+    notes which report it is to make."""
+    checkout, shown, asked = tmp_path / "checkout", tmp_path / "shown", tmp_path / "asked"
+    write_program(checkout / "deploy/setup-venv", f"while [ ! -e {shown} ]; do sleep 0.05; done")
+    write_program(
+        checkout / ".venv/bin/python",
+        f'case " $* " in *" report "*) echo "$*" >{asked} ;; *) exec {sys.executable} "$@" ;; esac',
+    )
     environment = {**sbusd_environment(), "TMPDIR": str(tmp_path)}
     command = [*DEMO, "--set-up", str(checkout)]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as demo:
@@ -56,7 +58,16 @@ def test_live_messages_do_not_wait_for_the_installation_of_spark(tmp_path: Path)
     assert installed
     assert "+" in first, "live messages"
     assert "Once more, and recorded:" in rest
-    assert "Look at it: " in rest
+    (page,) = re.findall("^Look at it: (.+)$", rest, re.MULTILINE)
+    words = asked.read_text().split()
+    assert page in words
+    assert recorded(Path(words[-1])), "the second time"
+
+
+def write_program(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
 
 
 def recorded(directory: Path) -> list[str]:
