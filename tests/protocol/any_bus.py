@@ -58,7 +58,7 @@ class AnyBus(Bus):
     def fill(self, link: Link, key: bytes) -> int:
         raise NotImplementedError
 
-    def is_held(self, link: Link) -> bool:
+    def unread_at_rest(self, link: Link) -> int:
         raise NotImplementedError
 
     def admin(self, verb: str, link: Link | None, text: str) -> None:

@@ -167,9 +167,9 @@ def shown(packet: bytes) -> str:
     """A packet as a transcript would write it, cut where it is long."""
     text = "".join(
         chr(byte) if 32 <= byte < 127 and byte not in b"\\{" else _escaped(byte)
-        for byte in packet[:300]
+        for byte in packet[:150]
     )
-    return text + (f"… ({len(packet)} bytes)" if len(packet) > 300 else "")
+    return text + (f"… ({len(packet)} bytes)" if len(packet) > 150 else "")
 
 
 def _escaped(byte: int) -> str:

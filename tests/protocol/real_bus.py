@@ -170,12 +170,14 @@ class RealBus(Bus):
             for witness in self._witnesses:
                 assert witness.receive(), "a worker does not answer"
 
-    def is_held(self, link: Link) -> bool:
+    def unread_at_rest(self, link: Link) -> int:
         assert isinstance(link, PlainLink)
+        self.barrier([])
         unread = link.unread_bytes()
         self.barrier([])
         self.barrier([])
-        return 0 < unread == link.unread_bytes()
+        assert link.unread_bytes() == unread, "the bus reads on"
+        return unread
 
     def fill(self, link: Link, key: bytes) -> int:
         (publisher, *_) = self._witnesses

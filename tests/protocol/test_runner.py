@@ -68,7 +68,8 @@ def test_a_text_that_cannot_be_meant_is_an_error(tmp_path: Path, text: str, why:
         ("A> CMSG sender/on\nA> SUB k\nA> MSG k\\01\nA> MSG k\\02\n"
          "A< CMSG !/from\\0{place:2} {any}\nA< CMSG !/from\\0{place:1} {any}", "another order"),
         ("A> SUB k\nadmin clients A subscriptions=2", "it has"),
-        ("A> SUB k\nA held", "the bus reads on"),
+        ("A> SUB k\nA held", "needs a request"),
+        ("A~> CMSG !/sync\\0\nA held", "the bus reads on"),
     ],
 )  # fmt: skip
 def test_what_a_text_does_not_say_fails_it(
