@@ -1,4 +1,5 @@
 # Keys and patterns: which messages a subscription receives
+run: workers=1,2
 
 == a pattern matches
 with pattern=a/b key=a/b

@@ -1,5 +1,6 @@
 # The dot dialect: dots separate, keys that begin with ! are reserved, and there is no CMSG
 bus: dialect=dot
+run: workers=1,2
 
 == a pattern matches by dots
 with pattern=a.b key=a.b

@@ -1,4 +1,5 @@
 # Reserved keys: the segment ! belongs to the protocol
+run: workers=1,2
 
 == a reserved key or pattern is refused, and its sender stays
 with key=!

@@ -1,5 +1,6 @@
 # Secret messages: keys that say who may receive them
 # 4294967290 is an id that nobody here has.
+run: workers=1,2
 
 == ids of a subscription against ids of a key: the receivers of each key
 A> SUB !/cred////s

@@ -59,22 +59,32 @@ A< MSG k\01
 A< MSG k\02
 B< CMSG !/sync\0behind
 
-== a publisher goes on when the client no longer holds it back
-with change=UNSUB k
-with change=CMSG blocking/soft/discard
+== a publisher goes on when the client unsubscribes
 A> CMSG !/notices/on
 A> CMSG blocking/soft/block
 A> SUB k
-A> SUB other
 A| full
 B> MSG k\01
 B~> MSG k\02
 B~> CMSG !/sync\0behind
 B held
-A> {change}
+A> UNSUB k
 B< CMSG !/sync\0behind
 A< MSG k\01
-= A.lost=0
+
+== a publisher goes on when the client chooses to lose messages instead
+A> CMSG !/notices/on
+A> CMSG blocking/soft/block
+A> SUB k
+A| full
+B> MSG k\01
+B~> MSG k\02
+B~> CMSG !/sync\0behind
+B held
+A> CMSG blocking/soft/discard
+B< CMSG !/sync\0behind
+A< MSG k\01
+A< CMSG !/lost\01
 
 == a publisher goes on when the client has left
 A> CMSG blocking/soft/block

@@ -6,7 +6,7 @@ the same in each run.
 Needs nothing but the standard library.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from typing import TypeVar
@@ -77,13 +77,24 @@ def shared_out(
     sections: Sequence[Section], steps: Sequence[str]
 ) -> list[tuple[Section, Configuration]]:
     """The same for a chapter with dear events, whose sections share the configurations: each
-    section has each event and each value of the other axes, and so has each event."""
+    section has each event and each value of the other axes, and so has each event. One of `restart`
+    and `resume`, which take seconds, is enough for a section."""
     every = [
-        ((section, it), _pairs({**vars(it), "row": (at, it.row), "section": at}))
+        ((section, it), _shared_pairs(at, it))
         for at, section in enumerate(sections)
         for it in all_of(section, steps)
     ]
     return _cover(every)
+
+
+def chosen(
+    sections: Sequence[Section], steps: Sequence[str]
+) -> Iterator[tuple[Section, Configuration]]:
+    """How `tests/run` plays a chapter."""
+    yield from shared_out([it for it in sections if "event" in it.run], steps)
+    for section in sections:
+        if "event" not in section.run:
+            yield from ((section, it) for it in pairwise(all_of(section, steps)))
 
 
 _Pair = tuple[tuple[str, object], tuple[str, object]]
@@ -92,6 +103,20 @@ _It = TypeVar("_It")
 
 def _pairs(values: Mapping[str, object]) -> frozenset[_Pair]:
     return frozenset(combinations(sorted(values.items(), key=lambda item: item[0]), 2))
+
+
+def _shared_pairs(section: int, it: Configuration) -> frozenset[_Pair]:
+    kind = "again" if it.event in ("restart", "resume") else it.event
+    values = {**vars(it), "row": (section, it.row), "section": section, "event": kind}
+    with_section = {
+        pair
+        for pair in _pairs(values)
+        if pair[0][0] in ("row", "section") or pair[1][0] == "section"
+    }
+    without_row = {
+        pair for pair in _pairs({**vars(it), "row": 0}) if "row" not in (pair[0][0], pair[1][0])
+    }
+    return frozenset(with_section | without_row)
 
 
 def _cover(every: Sequence[tuple[_It, frozenset[_Pair]]]) -> list[_It]:

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from sbus.compiled import STEP
-from tests.protocol.configurations import Configuration, all_of, pairwise
+from tests.protocol.configurations import Configuration, chosen
 from tests.protocol.player import Player
 from tests.protocol.pool import Pool
 from tests.protocol.transcript import Section, read_chapter
@@ -48,13 +48,12 @@ class Chapter(pytest.File):
     """One file."""
 
     def collect(self) -> Iterator[Transcript]:
-        for section in read_chapter(self.path):
-            for configuration in pairwise(all_of(section, _STEPS)):
-                row = f"{configuration.row}-" if len(section.rows) > 1 else ""
-                name = f"{section.title} [{row}{configuration}]"
-                yield Transcript.from_parent(
-                    self, name=name, section=section, configuration=configuration
-                )
+        for section, configuration in chosen(read_chapter(self.path), _STEPS):
+            row = f"{configuration.row}-" if len(section.rows) > 1 else ""
+            name = f"{section.title} [{row}{configuration}]"
+            yield Transcript.from_parent(
+                self, name=name, section=section, configuration=configuration
+            )
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Chapter | None:

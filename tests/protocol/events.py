@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sbus.bench.proc import process_tree
 from tests.protocol.plain_link import PATIENCE_SECONDS
 from tests.support.bus import wait_until_gone
-from tests.support.processes import process_name, wait_until_stopped
+from tests.support.processes import kill_at_once, process_name, wait_until_stopped
 from tests.support.threads import wait_until
 from tests.support.upgrades import serving_pid, upgrade
 
@@ -83,4 +83,18 @@ def _upgrade(bus: "RealBus") -> None:
 
 
 def _end_and_start(bus: "RealBus", word: str) -> None:
-    raise NotImplementedError
+    """All processes of the bus end, and the service manager starts it with what it has stored."""
+    manager = bus.manager
+    assert manager is not None
+    bus.is_used_up = True
+    bus.disconnect()
+    kept = [link for link in bus.links if link.sock.fileno() >= 0]
+    wait_until(lambda: bus.is_stored(kept), "the clients are stored", PATIENCE_SECONDS)
+    if word == "restart":
+        bus.running.process.send_signal(signal.SIGUSR1)
+    else:
+        kill_at_once(bus.pids)
+    for pid in bus.pids:
+        assert wait_until_gone(pid, PATIENCE_SECONDS)
+    bus.stack.close()
+    bus.start()

@@ -20,6 +20,7 @@ _STEP = re.compile(r"([A-Z]+)(>\?|>|~>|<)(?: (.*))?")
 _STATE = re.compile(r"([A-Z]+)(?: (end|held)|\| (full|read \d+))")
 _EVENT = re.compile(r"! ([a-z{}-]+)(?: ([A-Z]))?(?: (\d+))?")
 _ADMIN = re.compile(r"admin ([a-z]+)(?: ([A-Z]))?(?: (.*))?")
+_HOLE = re.compile(r"\{([a-z_]+)\}")
 _SETTING = re.compile(r"([a-z_]+)=(\S+)")
 _PARAMETER = re.compile(r"(?:^|\s+)([a-z_]+)=")
 _DOCUMENTED_CONTROL = re.compile(
@@ -28,7 +29,7 @@ _DOCUMENTED_CONTROL = re.compile(
     rb"|blocking/soft/(queue|discard|block|error)|blocking/hard/(discard|block|error)"
 )
 """The control keys of docs/protocol.md."""
-_RESERVED = re.compile(rb"^!|/!(/|$)")
+_IS_REFUSED = re.compile(rb"^!|/!(/|$)|^.{4097}|([^/]*/){128}", re.DOTALL)
 """Such patterns are refused, and not looked for."""
 EVENTS = frozenset(
     {
@@ -179,7 +180,7 @@ def _step(number: int, text: str, known: Mapping[str, str]) -> Step:
     if found := _ADMIN.fullmatch(text):
         return Step(number, "admin", found[2] or "", f"{found[1]} {found[3] or ''}".rstrip())
     if text.startswith("= "):
-        return Step(number, "=", "", text[2:])
+        return Step(number, "=", "", _HOLE.sub(lambda hole: known[hole[1]], text[2:]))
     raise TranscriptError(f"no step: {text}")
 
 
@@ -197,7 +198,7 @@ def _check(section: Section, steps: list[Step]) -> None:
 
 def _is_unknown_control(pieces: tuple[Piece, ...]) -> bool:
     word, rest = _word(pieces)
-    return word == b"CMSG" and not _DOCUMENTED_CONTROL.fullmatch(rest.partition(b"\0")[0])
+    return word == b"CMSG " and not _DOCUMENTED_CONTROL.fullmatch(rest.partition(b"\0")[0])
 
 
 def _is_unknown_unsubscription(
@@ -205,9 +206,9 @@ def _is_unknown_unsubscription(
 ) -> bool:
     word, rest = _word(pieces)
     pattern = (who, (rest.partition(b"\0")[0], *pieces[1:]))
-    if word == b"SUB":
+    if word == b"SUB ":
         subscribed[pattern] += 1
-    elif word == b"UNSUB" and not _RESERVED.search(rest):
+    elif word == b"UNSUB " and not _IS_REFUSED.search(rest):
         subscribed[pattern] -= 1
         return subscribed[pattern] < 0
     return False
@@ -216,8 +217,8 @@ def _is_unknown_unsubscription(
 def _word(pieces: tuple[Piece, ...]) -> tuple[bytes, bytes]:
     """The word of a packet, and what comes behind it before the first hole."""
     start = pieces[0] if pieces and isinstance(pieces[0], bytes) else b""
-    word, _, rest = start.partition(b" ")
-    return word, rest
+    word, space, rest = start.partition(b" ")
+    return word + space, rest
 
 
 def chapters(folder: Path) -> Iterator[Path]:

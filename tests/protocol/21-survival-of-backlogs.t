@@ -1,0 +1,193 @@
+# Survival of backlogs: an upgrade keeps them, and a death of the worker or of the bus tells their number
+bus: socket_buffer_bytes=20000 packet_bytes_max=8000 backlog_messages_max=4
+
+== an upgrade keeps a backlog in its order
+run: event=upgrade
+with order=queue one=1 two=2 three=3
+with order=stack one=3 two=2 three=1
+A> CMSG !/notices/on
+A> CMSG order/{order}
+A> SUB k
+A| full
+B> MSG k\01
+B> MSG k\02
+! {event} A
+B> MSG k\03
+A< MSG k\0{one}
+A< MSG k\0{two}
+A< MSG k\0{three}
+
+== an upgrade keeps a backlog sorted by size
+run: event=upgrade
+A> CMSG order/random
+A> SUB k
+A| full
+B> MSG k\01
+B> MSG k\02{x*3000}
+! {event} A
+B> MSG k\03{x*2000}
+A< MSG k\02{x*3000}
+A< MSG k\03{x*2000}
+A< MSG k\01
+
+== an upgrade keeps gaps at their places
+run: event=upgrade
+A> CMSG !/notices/on
+A> CMSG blocking/soft/discard
+A> SUB k
+A| full
+B> MSG k\01
+B> MSG k\02
+A> CMSG blocking/soft/queue
+B> MSG k\03
+! {event} A
+B> MSG k\04
+A< CMSG !/lost\02
+A< MSG k\03
+A< MSG k\04
+
+== an upgrade keeps how much room a backlog has left
+run: event=upgrade
+A> CMSG !/notices/on
+A> SUB k
+A| full
+B> MSG k\01
+B> MSG k\02
+B> MSG k\03
+! {event} A
+B> MSG k\04
+B> MSG k\05
+! {event} A
+B> MSG k\06
+A< MSG k\01
+A< MSG k\02
+A< MSG k\03
+A< MSG k\04
+A< CMSG !/lost\02
+
+== an upgrade keeps replies at their places
+run: event=upgrade
+A> CMSG order/stack
+A> SUB k
+A| full
+B> MSG k\01
+B> MSG k\02
+A> CMSG !/sync\0between
+B> MSG k\03
+! {event} A
+B> MSG k\04
+A< MSG k\02
+A< MSG k\01
+A< CMSG !/sync\0between
+A< MSG k\04
+A< MSG k\03
+
+== an upgrade keeps the newest message of each key replaceable
+run: event=upgrade
+A> CMSG !/notices/on
+A> CMSG order/latest
+A> SUB k/*
+A| full
+B> MSG k/1\01
+B> MSG k/2\02
+B> MSG k/1\03
+! {event} A
+B> MSG k/2\04
+B> MSG k/3\05
+A< MSG k/1\03
+A< MSG k/2\04
+A< MSG k/3\05
+= A.replaced=2
+
+== an upgrade keeps the age of messages
+run: event=upgrade
+A> CMSG !/notices/on
+A> CMSG age/1
+A> SUB k
+A| full
+B> MSG k\01
+! {event} A
+A< CMSG !/lost\01
+
+== an upgrade keeps publishers held
+run: event=upgrade
+A> CMSG blocking/soft/block
+A> SUB k
+A| full
+B> MSG k\01
+B~> MSG k\02
+B~> CMSG !/sync\0behind
+B held
+! {event} A
+B held
+A< MSG k\01
+A< MSG k\02
+B< CMSG !/sync\0behind
+
+== a death loses a backlog, and its number is told
+run: event=die,restart,resume
+A> CMSG !/notices/on
+A> SUB k
+A| full
+B> MSG k\01
+B> MSG k\02
+B> MSG k\03
+! {event} A
+B> MSG k\04
+A< CMSG !/lost\03
+A< MSG k\04
+
+== a death adds to a gap
+run: event=die,restart,resume
+A> CMSG !/notices/on
+A> CMSG blocking/soft/discard
+A> SUB k
+A| full
+B> MSG k\01
+A> CMSG blocking/soft/queue
+B> MSG k\02
+! {event} A
+A< CMSG !/lost\02
+
+== a reply that waits behind a backlog comes, and what was unsubscribed does not
+run: event=die,restart,resume
+A> CMSG !/notices/on
+A> SUB k
+A| full
+B> MSG k\01
+A> CMSG !/sync\0behind
+! {event} A
+A< CMSG !/lost\01
+A< CMSG !/sync\0behind
+
+== a receipt that waits for its client comes
+run: event=die,upgrade
+A> SUB k
+A| full
+A> CMSG !/publish\0token\0nobody\0
+! {event} A
+A< CMSG !/receipt\0token\00 0 0
+
+== publishers are held for a client that blocks, as before
+run: event=die,move
+A> CMSG blocking/soft/block
+A> SUB k
+! {event} A
+A| full
+B> MSG k\01
+B~> MSG k\02
+B~> CMSG !/sync\0behind
+B held
+A< MSG k\01
+A< MSG k\02
+B< CMSG !/sync\0behind
+
+== a client with a backlog keeps what it has when others die
+run: event=die workers=2,4 place=other
+A> SUB k
+A| full
+B> MSG k\01
+! {event} B
+B> MSG k\02
+A< MSG k\01
+A< MSG k\02
