@@ -46,6 +46,8 @@ LONGEST = (
     "tests/hostile/",
     "tests/simulation/",
     "tests/deploy/",
+    "tests/fuzz/",
+    "tests/bridge/",
     "tests/broker/",
 )
 WITH_ONE_SPARK_SESSION = tuple(f"tests/pipeline/{folder}/" for folder in ("cli", "jobs", "spark"))
