@@ -39,7 +39,7 @@ B> MSG {key}\0payload
 with key=!
 with key=!x
 with key=!.x
-with key=!/cred/1/2/3
+with key=!cred.1.2.3
 AB> SUB {}
 AB> SUB *
 A> MSG {key}\01
@@ -52,6 +52,8 @@ AB< MSG after\0
 == there are no control messages
 with key=!/cred/whoami
 with key=echo/off
+with key=echo.off
+with key={}
 with key=!/notices/on
 B> SUB {}
 A> CMSG {key}

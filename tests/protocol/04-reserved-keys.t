@@ -29,6 +29,9 @@ B< MSG after\0
 with pattern=!
 with pattern=!/
 with pattern=!/*
+with pattern=!/cre
+with pattern=!/notices/on
+with pattern=!//
 with pattern=!/x
 with pattern=a/!
 with pattern=a/!/b

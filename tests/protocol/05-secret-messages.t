@@ -41,12 +41,23 @@ with key=!/cred//{A.uid}/4294967290/s
 with key=!/cred/4294967290/{A.uid}/{A.pid}/s
 with key=!/cred/{A.gid}/4294967290/{A.pid}/s
 with key=!/cred/{A.gid}/{A.uid}/4294967290/s
+with key=!/cred/4294967290/4294967290//s
+with key=!/cred/4294967290//4294967290/s
+with key=!/cred//4294967290/4294967290/s
+with key=!/cred/4294967290/4294967290/{A.pid}/s
+with key=!/cred/4294967290/{A.uid}/4294967290/s
+with key=!/cred/{A.gid}/4294967290/4294967290/s
 with key=!/cred/4294967290/4294967290/4294967290/s
-A> SUB {A.cred}/
-B> SUB !/cred////
-C> SUB !/cred/{A.gid}/{A.uid}//s
-D> SUB {}
-AE> MSG {key}\0secret
+A> SUB !/cred////s
+B> SUB !/cred/{A.gid}///s
+C> SUB !/cred//{A.uid}//s
+D> SUB !/cred///{A.pid}/s
+E> SUB !/cred/{A.gid}/{A.uid}//s
+F> SUB !/cred/{A.gid}//{A.pid}/s
+G> SUB !/cred//{A.uid}/{A.pid}/s
+H> SUB {A.cred}/
+I> SUB {}
+AI> MSG {key}\0secret
 
 == the rest of a secret pattern matches as any pattern does
 with rest= key=a/b

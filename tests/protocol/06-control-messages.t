@@ -34,7 +34,7 @@ BC> MSG k\03
 == sync answers with the first 64 bytes of its payload
 with token= answer=
 with token=7 answer=7
-with token=a\0b answer=a\0b
+with token=\0\x01\n\xff/!*? answer=\0\x01\n\xff/!*?
 with token={x*64} answer={x*64}
 with token={x*65} answer={x*64}
 with token={y*10000} answer={y*64}

@@ -62,6 +62,10 @@ C> CMSG !/join\0a
 C< CMSG !/join\0a
 D> CMSG !/members\0*/*
 D< CMSG !/members\0end\n{C.uid} a {C.client} {C.gid} {C.pid}\n{B.uid} a-1 {B.client} {B.gid} {B.pid}\n{A.uid} b {A.client} {A.gid} {A.pid}
+D> CMSG !/members\0*/a*
+D< CMSG !/members\0end\n{C.uid} a {C.client} {C.gid} {C.pid}\n{B.uid} a-1 {B.client} {B.gid} {B.pid}
+D> CMSG !/members\0{A.uid}/a-*
+D< CMSG !/members\0end\n{B.uid} a-1 {B.client} {B.gid} {B.pid}
 D> CMSG !/members\0*/*\0{A.uid}/a
 D< CMSG !/members\0end\n{B.uid} a-1 {B.client} {B.gid} {B.pid}\n{A.uid} b {A.client} {A.gid} {A.pid}
 

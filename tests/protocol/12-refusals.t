@@ -1,4 +1,5 @@
 # What is refused, and what disconnects
+run: workers=1,2
 
 == a packet that breaks the protocol ends its sender's connection, and nobody else notices
 with code=empty-packet packet=
@@ -37,9 +38,27 @@ BC< MSG meanwhile\0
 
 == without notices the connection ends without a word
 with code=empty-packet packet=
-with code=unknown-word packet=HELLO
+with code=unknown-word packet=HELLO world\0
+with code=unknown-word packet=msg k\0payload
+with code=unknown-word packet=sub k
+with code=unknown-word packet=\x20SUB k
+with code=unknown-word packet=SUB
+with code=unknown-word packet=SUB\tk
+with code=unknown-word packet=UNSUB
+with code=unknown-word packet=MSG\0payload
+with code=unknown-word packet=MSGk\0payload
+with code=unknown-word packet=CMSG
+with code=unknown-word packet=\0
+with code=unknown-word packet={\xff\0*150000}
+with code=no-nul packet=MSG\x20
 with code=no-nul packet=MSG k
+with code=key-too-long packet=MSG {k*4097}\0
+with code=key-too-long packet=MSG {k*300000}\0
+with code=key-too-deep packet=MSG {k/*128}\0
+with code=pattern-too-long packet=SUB {p*4097}
 with code=pattern-too-deep packet=SUB {p/*128}
+with code=pattern-too-long packet=UNSUB {p*4097}
+with code=pattern-too-deep packet=UNSUB {p/*128}
 A> SUB k
 A> MSG k\01
 A~> {packet}
@@ -49,8 +68,13 @@ A end
 
 == packets behind one that breaks the protocol are not processed
 B> SUB {}
+A> SUB k
+! stop A
 A~> MSG k\01
 A~> HELLO
+A~> MSG k\02
+! continue A
+A< MSG k\01
 A end
 B< MSG k\01
 = unknown-word=1

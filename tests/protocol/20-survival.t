@@ -164,3 +164,15 @@ A> MSG k\02
 A< MSG k\02
 B< MSG k\01
 B< MSG k\02
+
+== requests that a dying worker had not read are answered by its successor
+run: event=die
+A> SUB k
+! stop A
+A~> CMSG !/sync\0first
+A~> MSG k\01
+A~> CMSG !/sync\0second
+! {event} A
+A< CMSG !/sync\0first
+A< MSG k\01
+A< CMSG !/sync\0second

@@ -44,8 +44,6 @@ class PlainLink:
             return self.sock.recv(PACKET_BYTES_MAX)
         except (TimeoutError, BlockingIOError):
             return None
-        except ConnectionResetError:
-            return b""
 
     def shutdown(self, how: str) -> None:
         self.sock.shutdown(socket.SHUT_WR if how == "write" else socket.SHUT_RD)

@@ -189,8 +189,8 @@ def _check(section: Section, steps: list[Step]) -> None:
     subscribed: Counter[tuple[str, tuple[Piece, ...]]] = Counter()
     for step in steps:
         for who in step.who if step.verb in (">", "~>", ">?") else "":
-            is_ignored = _is_unknown_control(step.pieces) or _is_unknown_unsubscription(
-                subscribed, who, step.pieces
+            is_ignored = _is_unknown_unsubscription(subscribed, who, step.pieces) or (
+                section.bus.get("dialect") != "dot" and _is_unknown_control(step.pieces)
             )
             if is_ignored and step.verb != ">?":
                 raise TranscriptError(f"{section.path}:{step.line}: the bus ignores {step.text}")
