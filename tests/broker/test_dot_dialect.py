@@ -1,4 +1,4 @@
-"""The older dialect: dots separate, keys that begin with `!` are reserved, no control messages."""
+"""The older dialect, against a reference matcher (and `tests/protocol/03-dot-dialect.t`)."""
 
 import subprocess
 from collections.abc import Iterator
@@ -60,41 +60,6 @@ def test_patterns_match_by_dots(dot_bus: Bus) -> None:
             expected = [b"MSG %b\0payload" % key for key in keys if matches(pattern, key, DOT)]
             received = received_so_far(subscriber)
             assert [packet for packet in received if b"barrier" not in packet] == expected, pattern
-
-
-def test_keys_that_begin_with_an_exclamation_mark_are_refused(dot_bus: Bus) -> None:
-    with ExitStack() as stack:
-        sender, other = connected(dot_bus, stack, 2)
-        other.sub(b"")
-        other.sub(b"!x")
-        other.sub(b"*")
-        assert received_so_far(other) == []
-        for key in (b"!", b"!x", b"!.x", b"!cred.1.2.3"):
-            sender.pub(key, b"")
-            sender.sub(key)
-            sender.unsub(key)
-            assert received_so_far(sender) == []
-        sender.pub(b"after", b"")
-        while (packet := other.receive()).startswith(b"MSG barrier."):
-            pass
-        assert packet == b"MSG after\0"
-
-
-@pytest.mark.parametrize("key", [b"!/cred/whoami", b"echo/off", b"echo.off", b"!/notices/on", b""])
-def test_there_are_no_control_messages(dot_bus: Bus, key: bytes) -> None:
-    with ExitStack() as stack:
-        sender, other = connected(dot_bus, stack, 2)
-        sender.send(b"CMSG " + key)
-        assert sender.receive_until_closed() == []
-        assert received_so_far(other) == []
-
-
-def test_exclamation_marks_elsewhere_are_ordinary(dot_bus: Bus) -> None:
-    with dot_bus.connect() as client:
-        for key in (b"a.!", b"a.!.b", b"x!", b"/!/", b"a/!/b"):
-            client.sub(key)
-            client.pub(key, b"payload")
-            assert client.receive() == b"MSG %b\0payload" % key
 
 
 def test_one_order_and_the_subscription_point(dot_bus: Bus) -> None:

@@ -1,4 +1,7 @@
-"""Secret messages with real processes and real users (PROTOCOL, "Secret messages")."""
+"""Secret messages with real processes and real users (PROTOCOL, "Secret messages").
+
+What one process may subscribe to, and receives: `tests/protocol/05-secret-messages.t`.
+"""
 
 import os
 import random
@@ -18,9 +21,6 @@ from tests.support.raw_client import WHOAMI, RawClient
 from tests.support.secrets import OWN, address_of, secret, sync
 from tests.support.users import STRANGER, as_user, become, directory_for_everybody, needs_root
 
-ANOTHERS = b"4294967290"
-"""An id that nobody here has."""
-
 
 @pytest.fixture
 def bus(shared_bus: Bus) -> Bus:
@@ -35,100 +35,6 @@ def open_bus(request: pytest.FixtureRequest) -> Iterator[Bus]:
         running_bus(directory, "-go", workers=request.param) as bus,
     ):
         yield bus
-
-
-# -- the table -------------------------------------------------------------------------------------
-
-
-def test_every_subscription_against_every_key(bus: Bus) -> None:
-    """One client for each combination of own and empty ids, on both workers."""
-    subscriptions = list(product(*(((b"", own)) for own in OWN)))
-    keys = list(product(*((b"", own, ANOTHERS) for own in OWN)))
-    clients = [bus.connect() for _ in subscriptions]
-    with bus.connect() as publisher:
-        for client, ids in zip(clients, subscriptions, strict=True):
-            client.sub(secret(ids))
-            client.sync()
-        for key in keys:
-            publisher.pub(secret(key), b"")
-        publisher.sync()
-        for client, ids in zip(clients, subscriptions, strict=True):
-            expected = [
-                b"MSG " + secret(key) + b"\0"
-                for key in keys
-                if all(
-                    named == own if wanted else named in (b"", own)
-                    for wanted, named, own in zip(ids, key, OWN, strict=True)
-                )
-            ]
-            assert client.sync() == expected, ids
-            client.close()
-
-
-def test_an_unsubscribe_names_the_same_pattern_as_its_subscribe(bus: Bus) -> None:
-    pattern, key = secret((b"", b"", b""), b"a/"), secret(OWN, b"a/b")
-    with bus.connect() as client:
-        client.sub(pattern)
-        client.sub(pattern)
-        client.unsub(secret(OWN, b"a/"))
-        client.unsub(pattern)
-        client.pub(key, b"1")
-        client.unsub(pattern)
-        client.pub(key, b"2")
-        client.unsub(pattern)
-        assert client.sync() == [b"MSG " + key + b"\x001"]
-
-
-def test_echo_off_holds_for_secret_messages(bus: Bus) -> None:
-    with bus.connect() as one, bus.connect() as two:
-        for client in (one, two):
-            client.sub(secret(OWN))
-            client.sync()
-        one.control(b"echo/off")
-        one.pub(secret(OWN), b"")
-        assert one.sync() == []
-        assert two.sync() == [b"MSG " + secret(OWN) + b"\0"]
-
-
-@pytest.mark.parametrize(
-    ("pattern", "code"),
-    [
-        (b"!/cred/*/*/*/", b"bad-secret-pattern"),
-        (b"!/cred/", b"bad-secret-pattern"),
-        (b"!/cred/1/2/3", b"bad-secret-pattern"),
-        (b"!/cred/00///", b"bad-secret-pattern"),
-        (secret((ANOTHERS, b"", b"")), b"not-yours"),
-        (secret((b"", ANOTHERS, b"")), b"not-yours"),
-        (secret((b"", b"", ANOTHERS)), b"not-yours"),
-        (secret((b"", b"", b"1")), b"not-yours"),
-    ],
-)
-@pytest.mark.parametrize("word", [b"SUB ", b"UNSUB "])
-def test_subscribing_to_another_s_messages_ends_the_connection(
-    bus: Bus, word: bytes, pattern: bytes, code: bytes
-) -> None:
-    with bus.connect() as client:
-        client.control(b"!/notices/on")
-        client.send(word + pattern)
-        (last,) = client.receive_until_closed()
-        assert last.startswith(b"CMSG !/error\0" + code + b" ")
-
-
-@pytest.mark.parametrize("text", [b"!", b"!/", b"!/*", b"!/x", b"a/!/cred/1/2/3/x"])
-def test_other_reserved_keys_are_still_refused(bus: Bus, text: bytes) -> None:
-    with bus.connect() as client:
-        client.control(b"!/notices/on")
-        for packet in (b"SUB " + text, b"UNSUB " + text, b"MSG " + text + b"\0"):
-            client.send(packet)
-            assert client.receive().startswith(b"CMSG !/error\0reserved ")
-
-
-def test_a_key_without_whole_ids_is_refused(bus: Bus) -> None:
-    with bus.connect() as client:
-        client.control(b"!/notices/on")
-        for key in (b"!/cred/1/2/3", b"!/cred/01/2/3/x", b"!/cred/*/2/3/x", b"!/cred/1/2/3/!/x"):
-            client.pub(key, b"")
-            assert client.receive().startswith(b"CMSG !/error\0reserved ")
 
 
 # -- another user ----------------------------------------------------------------------------------
