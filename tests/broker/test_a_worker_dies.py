@@ -18,7 +18,6 @@ import pytest
 from tests.broker.death_pauses import measure_pause
 from tests.support.admin import administer
 from tests.support.bus import Bus, running_bus, wait_until_gone
-from tests.support.choices import CHOICES
 from tests.support.flood import limit_options, message, send_until_held
 from tests.support.processes import (
     clients_on_each,
@@ -113,25 +112,6 @@ def test_subscriptions_stay(tmp_path: Path) -> None:
             other.pub(b"b/x", b"")
             other.whoami()
             assert len(stays.sync()) == left
-
-
-def test_settings_stay(tmp_path: Path) -> None:
-    with running_bus(tmp_path, workers=2) as bus, clients_on_each(bus, 2) as ((stays,), (other,)):
-        for choice in CHOICES:
-            stays.control(choice)
-        stays.sub(b"k")
-        stays.whoami()
-        replace_worker(bus, 0)
-        stays.pub(b"k", b"no echo")
-        stays.send(b"MSG !/reserved\0")
-        (notice,) = stays.sync()
-        assert notice.startswith(b"CMSG !/error\0reserved")
-        other.pub(b"k", b"1")
-        assert stays.receive() == b"MSG k\x001"
-        with administer(bus) as admin:
-            activity = admin.ask("clients")["clients"][0]["activity"]
-        assert (activity["soft"], activity["hard"]) == ("discard", "discard")
-        assert (activity["order"], activity["age_ms_max"]) == ("stack", 86_400_000)
 
 
 def test_messages_of_other_workers_arrive_behind_the_death(tmp_path: Path) -> None:

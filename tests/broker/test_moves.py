@@ -14,7 +14,6 @@ import pytest
 
 from tests.support.admin import Admin, administer
 from tests.support.bus import Bus, running_bus
-from tests.support.choices import CHOICES
 from tests.support.flood import limit_options, message, send_until_held
 from tests.support.moves import clients_moving, move
 from tests.support.processes import (
@@ -71,25 +70,6 @@ def test_subscriptions_move_with_their_client(bus: Bus, admin: Admin) -> None:
         stays.pub(b"a/x", b"nobody")
         stays.whoami()
         assert moves.sync() == []
-
-
-def test_choices_move_with_their_client(bus: Bus, admin: Admin) -> None:
-    with clients_on_each(bus, 2) as ((moves,), (stays,)):
-        for choice in CHOICES:
-            moves.control(choice)
-        moves.sub(b"k")
-        moves.whoami()
-        assert move(admin, 1, 1) == ""
-        activity = client_of(admin, 1)["activity"]
-        assert isinstance(activity, dict)
-        assert (activity["soft"], activity["order"]) == ("discard", "stack")
-        assert activity["age_ms_max"] == 86_400_000
-        moves.pub(b"k", b"no echo")
-        moves.send(b"MSG !/reserved\0")
-        (notice,) = moves.sync()
-        assert notice.startswith(b"CMSG !/error\0")
-        stays.pub(b"k", b"1")
-        assert moves.receive() == b"MSG k\x001"
 
 
 def test_counters_move_with_their_client(bus: Bus, admin: Admin) -> None:

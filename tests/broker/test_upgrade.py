@@ -29,9 +29,8 @@ from tests.support.bus import (
     wait_for_end_of_output,
     wait_until_gone,
 )
-from tests.support.choices import CHOICES
 from tests.support.daemon import daemon_in, end, exchange, launch
-from tests.support.flood import LOST, ask, message, send_until_held, wait_until_received
+from tests.support.flood import ask, message, send_until_held, wait_until_received
 from tests.support.previous import FIRST, PREVIOUS
 from tests.support.processes import clients_on_each, several_clients, worker_pids
 from tests.support.raw_client import RawClient
@@ -106,25 +105,6 @@ def test_fewer_workers_do_not_take_over_if_they_may_not_watch_as_many_processes(
             assert client.receive() == b"MSG %b/secret\x001" % own
 
 
-def test_choices_go_on(bus: Bus) -> None:
-    with several_clients(bus, 2) as (chooser, other):
-        for choice in CHOICES:
-            chooser.control(choice)
-        chooser.sub(b"k")
-        chooser.whoami()
-        upgrade(bus)
-        with administer(bus) as admin:
-            (activity, _) = [one["activity"] for one in admin.ask("clients")["clients"]]
-        assert (activity["soft"], activity["order"]) == ("discard", "stack")
-        assert activity["age_ms_max"] == 86_400_000
-        chooser.pub(b"k", b"no echo")
-        chooser.send(b"MSG !/reserved\0")
-        (notice,) = chooser.sync()
-        assert notice.startswith(b"CMSG !/error\0")
-        other.pub(b"k", b"1")
-        assert chooser.receive() == b"MSG k\x001"
-
-
 @pytest.mark.parametrize("order", ["queue", "stack", "random"])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_backlog_goes_on_with_its_order_and_gaps(
@@ -141,17 +121,6 @@ def test_a_backlog_goes_on_with_its_order_and_gaps(
             upgrade(changing.bus)
             flood.publish(*SIX[5:])
             assert flood.read() == in_order(order, 4)
-
-
-def test_a_gap_keeps_its_place(tmp_path: Path) -> None:
-    with flooded(tmp_path) as (changing, flood):
-        flood.begin("blocking/soft/discard")
-        flood.publish(*SIX[:2])
-        flood.control("blocking/soft/queue")
-        flood.publish(*SIX[2:3])
-        upgrade(changing.bus)
-        flood.publish(*SIX[3:4])
-        assert flood.read() == [LOST + b"2", SIX[2], SIX[3]]
 
 
 def test_a_reply_keeps_its_place(tmp_path: Path) -> None:
