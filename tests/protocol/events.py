@@ -59,7 +59,7 @@ def _pid_of(bus: "RealBus", worker: int) -> int:
 
 def _die(bus: "RealBus", worker: int) -> None:
     """Kill it, and return when its successor serves."""
-    bus.is_used_up = True
+    bus.is_used_up = bus.counts_anew = True
     if worker not in bus.stopped:
         bus.clients()  # workers answer between turns, when they have noted as done what they did
     os.kill(pid := _pid_of(bus, worker), signal.SIGKILL)
@@ -87,7 +87,7 @@ def _end_and_start(bus: "RealBus", word: str) -> None:
     """All processes of the bus end, and the service manager starts it with what it has stored."""
     manager = bus.manager
     assert manager is not None
-    bus.is_used_up = True
+    bus.is_used_up = bus.counts_anew = True
     bus.disconnect()
     kept = [link for link in bus.links if link.sock.fileno() >= 0]
     wait_until(lambda: bus.is_stored(kept), "the clients are stored", PATIENCE_SECONDS)

@@ -62,6 +62,8 @@ class RealBus(Bus):
     ) -> None:
         self.is_dot = options.get("dialect") == "dot"
         self.is_used_up = False
+        self.counts_anew = False
+        """Workers that have died took the figures of their clients with them."""
         self.place = configuration.place
         """Of the clients of the next section."""
         self.step = configuration.step
@@ -220,7 +222,7 @@ class RealBus(Bus):
     def check(self, refused: Mapping[str, int], tallies: Mapping[int, tuple[Link, Tally]]) -> None:
         self._check_refusals(Counter(refused))
         for link, tally in tallies.values():
-            _check_ledger(self.report(link)["activity"], tally, self.is_dot, self.is_used_up)
+            _check_ledger(self.report(link)["activity"], tally, self.is_dot, self.counts_anew)
         check_sockets(self.pids)
 
     def _check_refusals(self, expected: Counter[str]) -> None:
