@@ -53,7 +53,8 @@ class AnyBus(Bus):
         """Nobody can look inside."""
 
     def finish(self) -> None:
-        """Nor what is left."""
+        """Nor what is left; but what a client leaves behind comes before the next section."""
+        self.barrier([])
 
     def fill(self, link: Link, key: bytes) -> int:
         raise NotImplementedError

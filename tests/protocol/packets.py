@@ -149,9 +149,10 @@ def mismatch(pieces: list[Piece], packet: bytes, known: Known) -> str:
 def _learn(hole: str, number: bytes, known: Known) -> str:
     """Why this number cannot stand for the hole; "" if it can, and does from now on."""
     if found := _OF_CLIENT.fullmatch(hole):
-        if number in known.numbers.values():
+        if number in {it for name, it in known.numbers.items() if name != found[1]}:
             return f"{found[1]} has the number of another client"
-        known.numbers[found[1]] = number
+        if known.numbers.setdefault(found[1], number) != number:
+            return f"{found[1]} has another number than before"
         return ""
     place = int(hole.partition(":")[2])
     value = known.places.setdefault(place, int(number))
