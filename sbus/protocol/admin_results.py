@@ -150,7 +150,8 @@ class WorkersResult(msgspec.Struct, frozen=True):
 
 
 class Activity(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client did, and what happened to messages for it, since it connected."""
+    """What a client did, and what happened to messages for it, since it connected or its worker
+    died."""
 
     messages_in: int
     bytes_in: int
