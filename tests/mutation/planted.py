@@ -157,6 +157,8 @@ def _run_one(tree: Path, bug: Bug, scratch: Scratch) -> Result:
     except DoesNotApplyError as error:
         return {"result": "does not apply", "by": str(error), "seconds": 0.0}
     with scratch.changed(name, text):
+        if bug.tested_step == "compiled" and not compile_both(scratch.path):
+            return {"result": "does not compile", "by": "", "seconds": 0.0}
         outcome = _run_tests(bug, scratch, bug.found_by)
     result: Result = {"result": "found", "by": outcome.killer, "seconds": outcome.seconds}
     if not outcome.is_killed:
