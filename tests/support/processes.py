@@ -126,12 +126,13 @@ def is_locking(pid: int) -> bool:
 
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """The process does nothing during the block. It holds no lock that the others need."""
+    """The process does nothing during the block. A worker holds no lock that the others need."""
+    is_worker = process_name(pid).startswith(_WORKER)
 
     def stops_unlocked() -> bool:
         os.kill(pid, signal.SIGSTOP)
         wait_until_stopped(pid)
-        if is_locking(pid):
+        if is_worker and is_locking(pid):
             os.kill(pid, signal.SIGCONT)
             return False
         return True
