@@ -15,14 +15,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.bus import running_bus
+from tests.support.cpu_time import cpu_seconds, least_cpu_seconds
 from tests.support.flood import send_until_held
 from tests.support.pattern_bombs import (
     BOMBS,
     KEYS,
     MEMBER_KEYS,
     connect_as,
-    cpu_seconds,
-    least_cpu_seconds,
     subscribe_to_bombs,
     subscribe_to_members,
 )

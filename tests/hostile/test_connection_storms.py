@@ -11,7 +11,7 @@ from sbus.unix.open_files import raise_open_files_limit
 from tests.support.admin import administer
 from tests.support.attacks import Storm, storming
 from tests.support.bus import Bus, running_bus
-from tests.support.pattern_bombs import cpu_seconds, least_cpu_seconds
+from tests.support.cpu_time import cpu_seconds, least_cpu_seconds
 from tests.support.processes import stopped
 from tests.support.raw_client import WHOAMI, RawClient
 from tests.support.users import directory_for_everybody, effective_user, needs_root

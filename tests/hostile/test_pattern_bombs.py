@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.bus import running_bus
+from tests.support.cpu_time import cpu_seconds
 from tests.support.pattern_bombs import (
     BOMBS,
     KEYS,
     connect_as,
-    cpu_seconds,
     subscribe_to_bombs,
 )
 from tests.support.processes import worker_pids

@@ -12,7 +12,8 @@ import pytest
 from sbus.bench.attacks.programs import attach_filter, slow_message
 from tests.support.admin import administer
 from tests.support.bus import running_bus
-from tests.support.pattern_bombs import connect_as, cpu_seconds
+from tests.support.cpu_time import cpu_seconds
+from tests.support.pattern_bombs import connect_as
 from tests.support.processes import worker_pids
 from tests.support.users import STRANGER, directory_for_everybody, needs_root
 

@@ -1,9 +1,8 @@
 """Patterns that a user chooses to make every match of a few keys take long."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from sbus.bench.attacks.programs import BOMB, BOMB_PATTERNS, MEMBER_KEY, MEMBER_PATTERNS
-from sbus.unix.process_usage import scheduled_time
 from tests.support.bus import Bus
 from tests.support.raw_client import RawClient
 from tests.support.users import effective_user
@@ -39,19 +38,3 @@ def subscribe_to_members(clients: Sequence[RawClient]) -> None:
         for pattern in MEMBER_PATTERNS:
             client.sub(pattern)
         client.sync()
-
-
-def cpu_seconds(pid: int) -> float:
-    time = scheduled_time(pid)
-    assert time is not None
-    return time.running_seconds
-
-
-def least_cpu_seconds(call: Callable[[], float], seconds_max: float) -> float:
-    """The CPU time that a call takes of a process, which it returns; if that is too much, the least
-    of three calls. Others on the processor only add to it, by what they evict from the caches."""
-    least = call()
-    for _ in range(2):
-        if least >= seconds_max:
-            least = min(least, call())
-    return least
