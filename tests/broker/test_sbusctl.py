@@ -15,7 +15,7 @@ import pytest
 
 from sbus.version import __version__
 from tests.support.bus import SBUSCTL, Bus, running_bus, sbusd_environment, stop
-from tests.support.processes import stopped
+from tests.support.processes import signal_asleep, stopped
 from tests.support.raw_client import RawClient
 
 TIMEOUT_S = 20.0
@@ -186,7 +186,7 @@ class TestPub:
             assert process.stdin is not None
             process.stdin.write(b"one\n")
             listener.receive()
-            process.send_signal(signal.SIGINT)
+            signal_asleep(process.pid, signal.SIGINT)
             assert process.wait(TIMEOUT_S) == 130
             assert end_of(process) == (130, b"", b"")
 
@@ -297,7 +297,7 @@ class TestSub:
 
     def test_ctrl_c_ends_it_quietly(self, bus: Bus) -> None:
         with subscribed(bus, "k") as (_client, process):
-            process.send_signal(signal.SIGINT)
+            signal_asleep(process.pid, signal.SIGINT)
             assert end_of(process) == (130, b"", b"")
 
     def test_a_reader_that_leaves_ends_it_quietly(self, bus: Bus) -> None:
@@ -334,7 +334,7 @@ class TestSub:
             assert told
             for _ in range(OVERRUN_MESSAGES - int(told[1])):
                 assert read_line(process) == b"k x\n"
-            process.send_signal(signal.SIGINT)
+            signal_asleep(process.pid, signal.SIGINT)
             assert end_of(process) == (130, b"", b"")
 
     def test_losses_are_objects_in_json(self, tmp_path: Path) -> None:
@@ -344,7 +344,7 @@ class TestSub:
                 assert item == {"key": "k", "payload": "x"}
                 messages += 1
             assert messages + item["lost"] == OVERRUN_MESSAGES
-            process.send_signal(signal.SIGINT)
+            signal_asleep(process.pid, signal.SIGINT)
             assert end_of(process) == (130, b"", b"")
 
     def test_soft_error_ends_it_when_it_is_too_slow(self, tmp_path: Path) -> None:
@@ -534,7 +534,7 @@ class TestPing:
         with started(bus, "ping", "--interval", "60") as process:
             assert read_line(process).startswith(b"PING ")
             assert LINE.fullmatch(read_line(process))
-            process.send_signal(signal.SIGINT)
+            signal_asleep(process.pid, signal.SIGINT)
             status, output, errors = end_of(process)
         assert (status, errors) == (130, b"")
         summary = SUMMARY.fullmatch(output)

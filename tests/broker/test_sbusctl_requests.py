@@ -11,6 +11,7 @@ import pytest
 
 import sbus
 from tests.support.bus import SBUSCTL, Bus, running_bus, sbusd_environment, wait_until_gone
+from tests.support.processes import signal_asleep
 
 TIMEOUT_S = 20.0
 RETRY_S = 0.05
@@ -130,7 +131,7 @@ def test_a_reply_that_is_ended_kills_its_command_and_says_so(
         while not mark.exists():
             client.pub(b"interrupted", ids + b"/reply/1\0t\0word\n")
             client.whoami()
-        process.send_signal(ending)
+        signal_asleep(process.pid, ending)
         assert client.receive(TIMEOUT_S).startswith(
             b"MSG " + ids + b"/reply/1\0t!\0the command was killed"
         )
@@ -164,7 +165,7 @@ def test_a_pattern_of_another_system_gets_a_hint(bus: Bus, words: tuple[str, ...
     with running(bus, *words) as process:
         assert process.stderr is not None
         assert process.stderr.readline().startswith(b"sbusctl: hint: ")
-        process.send_signal(signal.SIGINT)
+        signal_asleep(process.pid, signal.SIGINT)
         assert process.communicate(timeout=TIMEOUT_S)[1] == b""
 
 

@@ -19,7 +19,7 @@ from tests.broker.test_sbusctl import (
     started,
 )
 from tests.support.bus import Bus, running_bus, stop
-from tests.support.processes import stopped
+from tests.support.processes import signal_asleep, stopped
 from tests.support.raw_client import RawClient
 
 PROGRAM = Path("/proc/self/comm").read_text().removesuffix("\n")
@@ -101,7 +101,7 @@ def test_missed_messages_are_reported(bus: Bus, client: RawClient) -> None:
                 missed += item.get("missed", 0)
                 shown += item.get("size") == 20_000
         assert missed
-        process.send_signal(signal.SIGINT)
+        signal_asleep(process.pid, signal.SIGINT)
         assert process.wait(TIMEOUT_S) == 130
 
 
@@ -112,7 +112,7 @@ def test_an_event_is_a_line(bus: Bus) -> None:
             publish_until_seen(client, process.stdout.fileno(), b"!/x", b"")
         line = read_line(process).decode()
         assert re.fullmatch(r"\d\d:\d\d:\d\d\.\d\d\d (a packet of )?client \d+ of uid .*\n", line)
-        process.send_signal(signal.SIGINT)
+        signal_asleep(process.pid, signal.SIGINT)
         assert process.wait(TIMEOUT_S) == 130
 
 

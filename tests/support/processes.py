@@ -118,6 +118,13 @@ def wait_until_stopped(pid: int) -> None:
     wait_until(lambda: b") T " in Path(f"/proc/{pid}/stat").read_bytes(), "it has stopped")
 
 
+def signal_asleep(pid: int, signum: int) -> None:
+    """Send this to a Python program that waits, or is about to. Python learns of a signal that came
+    in the moment before a system call only when the call returns."""
+    wait_until(lambda: b") S " in Path(f"/proc/{pid}/stat").read_bytes(), "it waits")
+    os.kill(pid, signum)
+
+
 def is_locking(pid: int) -> bool:
     """Whether the process holds the lock of the shared memory. Source: proc_locks(5)."""
     locks = Path("/proc/locks").read_bytes().splitlines()

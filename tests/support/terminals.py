@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.bus import PROJECT
+from tests.support.processes import signal_asleep
 from tests.support.threads import wait_until
 
 TIMEOUT_S = 60.0
@@ -65,7 +66,7 @@ class Terminals:
         """Press Ctrl-C in the second; returns what it has printed."""
         if self.second is None:
             return ""
-        self.second.send_signal(signal.SIGINT)
+        signal_asleep(self.second.pid, signal.SIGINT)
         printed, _ = self.second.communicate(timeout=TIMEOUT_S)
         self.second = None
         return printed
