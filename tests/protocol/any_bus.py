@@ -17,6 +17,8 @@ def needs_more(section: Section) -> str:
     """What a section needs besides an address; "" if it can be played on any bus."""
     if section.bus:
         return "options of sbusd"
+    if "place" in section.run:
+        return "a choice of the clients' workers"
     for step in section.steps(section.rows[0], "die"):
         if step.verb in ("full", "read", "held", "admin"):
             return f"`{step.verb}`"

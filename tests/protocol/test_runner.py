@@ -120,3 +120,11 @@ def test_chapters_follow_each_other_and_most_need_only_an_address() -> None:
     assert set(FOLDER.glob("*.t")) == set(paths)
     sections = [section for path in paths for section in read_chapter(path)]
     assert sum(not needs_more(section) for section in sections) > len(sections) / 2
+
+
+def test_where_a_bus_places_clients_is_not_known_from_outside(tmp_path: Path) -> None:
+    text = "A> SUB k\nB> SUB k"
+    (anywhere,) = read_chapter(write(tmp_path, text))
+    assert needs_more(anywhere) == ""
+    (together,) = read_chapter(write(tmp_path, f"run: place=same\n{text}"))
+    assert "workers" in needs_more(together)
