@@ -77,6 +77,20 @@ C< CMSG !/receipt\0{n}\0{n} 0 0
 AB< MSG k\01
 AB< MSG k\03
 
+== a receipt comes before the next packet where the publisher's worker serves all recipients
+run: place=same
+A> SUB k
+B~> CMSG !/publish\01\0k\01
+B~> CMSG !/sync\01
+B~> CMSG !/publish\02\0k\02
+B~> CMSG !/sync\02
+B< CMSG !/receipt\01\01 0 0
+B< CMSG !/sync\01
+B< CMSG !/receipt\02\01 0 0
+B< CMSG !/sync\02
+A< MSG k\01
+A< MSG k\02
+
 == a message in a backlog waits, and one that is dropped is lost
 bus: socket_buffer_bytes=20000 packet_bytes_max=8000 backlog_messages_max=1
 A> CMSG !/notices/on
