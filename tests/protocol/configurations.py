@@ -6,7 +6,7 @@ the same in each run.
 Needs nothing but the standard library.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from typing import TypeVar
@@ -49,10 +49,8 @@ def all_of(section: Section, steps: Sequence[str]) -> list[Configuration]:
             continue
         chosen = section.run.get(axis, ("*",))
         values[axis] = known if chosen == ("*",) else chosen
-        if unknown := set(map(str, values[axis])) - set(known):
-            raise TranscriptError(f"{section.path}:{section.line}: no {axis} {unknown}")
-    if unknown := section.run.keys() - AXES.keys():
-        raise TranscriptError(f"{section.path}:{section.line}: no axis {unknown}")
+        _check_known(section, axis, map(str, values[axis]), known)
+    _check_known(section, "axis", section.run, AXES)
     values["step"] = [it for it in values["step"] if it in steps]
     values["workers"] = [int(str(it)) for it in values["workers"]]
     every = (
@@ -60,6 +58,13 @@ def all_of(section: Section, steps: Sequence[str]) -> list[Configuration]:
         for chosen in product(*values.values())
     )
     return [it for it in every if _makes_a_difference(it, len(section.clients))]
+
+
+def _check_known(section: Section, what: str, named: Iterable[str], known: Iterable[str]) -> None:
+    if unknown := ", ".join(sorted(set(named) - set(known))):
+        raise TranscriptError(
+            f"{section.path}:{section.line}: no {what} {unknown}; there is {', '.join(known)}"
+        )
 
 
 def _makes_a_difference(it: Configuration, clients: int) -> bool:

@@ -53,6 +53,19 @@ def test_a_text_that_cannot_be_meant_is_an_error(tmp_path: Path, text: str, why:
 
 
 @pytest.mark.parametrize(
+    ("run", "why"),
+    [
+        ("places=same", "no axis places; there is .*workers, place"),
+        ("place=here", "no place here; there is same, other"),
+    ],
+)
+def test_where_nothing_can_be_played_is_an_error(tmp_path: Path, run: str, why: str) -> None:
+    (section,) = read_chapter(write(tmp_path, f"run: {run}\nA> SUB k"))
+    with pytest.raises(TranscriptError, match=rf"99-chapter\.t:2: {why}"):
+        all_of(section, AXES["step"])
+
+
+@pytest.mark.parametrize(
     ("text", "why"),
     [
         ("A> SUB k\nB> MSG k\\01", r"not mentioned: A received MSG k\\01"),
