@@ -8,6 +8,7 @@ import pytest
 
 from sbus.compiled import STEP
 from tests.protocol.configurations import Configuration, chosen
+from tests.protocol.packets import TranscriptError
 from tests.protocol.player import Player
 from tests.protocol.pool import Pool
 from tests.protocol.transcript import Section, read_chapter
@@ -54,6 +55,11 @@ class Chapter(pytest.File):
             yield Transcript.from_parent(
                 self, name=name, section=section, configuration=configuration
             )
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException]) -> str:  # type: ignore[override]
+        if isinstance(excinfo.value, TranscriptError):
+            return str(excinfo.value)
+        return str(super().repr_failure(excinfo))
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Chapter | None:

@@ -7,6 +7,7 @@ import pytest
 
 from tests.protocol.any_bus import needs_more
 from tests.protocol.configurations import AXES, Configuration, all_of, pairwise, shared_out
+from tests.protocol.conftest import Chapter
 from tests.protocol.packets import TranscriptError
 from tests.protocol.player import Player
 from tests.protocol.real_bus import RealBus
@@ -63,6 +64,16 @@ def test_where_nothing_can_be_played_is_an_error(tmp_path: Path, run: str, why: 
     (section,) = read_chapter(write(tmp_path, f"run: {run}\nA> SUB k"))
     with pytest.raises(TranscriptError, match=rf"99-chapter\.t:2: {why}"):
         all_of(section, AXES["step"])
+
+
+def test_a_wrong_text_is_reported_in_one_line(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    path = write(tmp_path, "A: SUB k")
+    chapter = Chapter.from_parent(request.session, path=path)
+    with pytest.raises(TranscriptError) as error:
+        list(chapter.collect())
+    assert chapter.repr_failure(error) == f"{path}:3: no step: A: SUB k"
 
 
 @pytest.mark.parametrize(
