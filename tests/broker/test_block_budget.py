@@ -11,6 +11,7 @@ import select
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -26,12 +27,17 @@ from tests.support.flood import (
     limit_options,
     message,
 )
-from tests.support.processes import clients_on_each
+from tests.support.processes import clients_on_each, several_clients
 from tests.support.raw_client import TIMEOUT_S, RawClient
+from tests.support.six_messages import BACKLOG_MESSAGES, OPTIONS, SIX, A, Flood, in_order
 
 SOFT = (b"blocking/soft/block",)
 HARD = (b"blocking/hard/block",)
-BACKLOG_MESSAGES = 4
+ORDERS = ("queue", "stack", "random")
+BLOCKING = [
+    *product(("block",), ("discard", "block", "error"), ORDERS),
+    *product(("queue",), ("block",), ORDERS),
+]
 HELD_SECONDS = 0.6
 AT_LEAST = 0.9 * HELD_SECONDS
 """Of elapsed time; how much longer it takes is up to the machine. The bus counts held time."""
@@ -114,6 +120,40 @@ def test_when_the_time_is_used_up_publishers_continue_and_losses_are_reported(
         assert_nothing_is_left(bus, places[0][1])
         give_turns(witnesses)
         assert also_slow.sync()[also_filled:] == [LOST + b"%d" % MANY]
+
+
+def test_clients_of_all_choices_hold_a_publisher_for_no_longer_than_one(tmp_path: Path) -> None:
+    """And then each keeps, in its order, what it has room for."""
+    options = (*OPTIONS, "--limit", f"user_held_seconds_max={HELD_SECONDS}")
+    with (
+        running_bus(tmp_path, *options, workers=2) as bus,
+        several_clients(bus, len(BLOCKING) + 3) as (publisher, *clients),
+    ):
+        slow, others = clients[: len(BLOCKING)], clients[len(BLOCKING) :]
+        runs = [Flood(client, publisher, *others) for client in slow]
+        for run, (soft, hard, order) in zip(runs, BLOCKING, strict=True):
+            for choice in (f"blocking/soft/{soft}", f"blocking/hard/{hard}", f"order/{order}"):
+                run.slow.control(choice.encode())
+            run.slow.control(b"!/notices/on")
+            run.slow.sub(b"k")
+            run.slow.whoami()
+        runs[0].publish(*runs[0].filling)
+        give_turns(others)
+        began_at = time.monotonic()
+        runs[0].publish_one_by_one(*SIX)
+        publisher.whoami()
+        assert time.monotonic() - began_at > AT_LEAST
+        spent = held_seconds(bus)
+        assert spent >= HELD_SECONDS
+        give_turns(others)
+        for run, (soft, _, order) in zip(runs, BLOCKING, strict=True):
+            fits = (0, 1) if soft == "block" else (BACKLOG_MESSAGES,)
+            assert run.read() in [in_order(order, kept) for kept in fits]
+        publisher.send(A)
+        publisher.whoami()
+        for client in slow:
+            assert client.sync() == [A]
+        assert held_seconds(bus) == spent
 
 
 def test_blocking_several_publishers_at_once_counts_once(tmp_path: Path) -> None:

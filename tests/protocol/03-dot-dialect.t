@@ -66,3 +66,12 @@ A> MSG a.b\01
 A< MSG a.b\01
 A> UNSUB a.*
 A> MSG a.b\02
+
+== the choices of the bus hold
+bus: hard=error socket_buffer_bytes=20000 packet_bytes_max=8000 backlog_messages_max=1
+A> SUB k
+A| full
+B> MSG k\01
+B> MSG k\02
+A end
+= too-slow=1

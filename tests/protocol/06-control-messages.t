@@ -99,6 +99,9 @@ with key=age/-1
 with key=age/1.5
 with key=age/86400001
 with key=order/newest
+with key=order/
+with key=order/queue/
+with key=blocking/soft
 with key=blocking/hard/queue
 A> CMSG !/notices/on
 AB> SUB {}

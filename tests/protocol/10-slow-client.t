@@ -54,13 +54,16 @@ A< MSG k\04{x*2000}
 A< MSG k\01
 A< MSG k\03
 
-== soft discard drops what the socket has no room for
-with order=queue
-with order=stack
-with order=random
-with order=latest
+== soft discard drops what the socket has no room for, whatever else is chosen
+run: workers=2 place=other
+with order=queue hard=block
+with order=queue hard=error
+with order=stack hard=error
+with order=random hard=block
+with order=latest hard=discard
 A> CMSG !/notices/on
 A> CMSG blocking/soft/discard
+A> CMSG blocking/hard/{hard}
 A> CMSG order/{order}
 A> SUB k
 A| full
@@ -72,10 +75,13 @@ B> MSG k\04
 A< MSG k\04
 
 == soft error disconnects, and what is in the socket can be read
-with order=queue
-with order=stack
+run: workers=2 place=other
+with order=queue hard=block
+with order=stack hard=discard
+with order=random hard=error
 A> CMSG !/notices/on
 A> CMSG blocking/soft/error
+A> CMSG blocking/hard/{hard}
 A> CMSG order/{order}
 A> SUB k
 A| full
@@ -85,8 +91,13 @@ A< CMSG !/error\0too-slow {text}
 A end
 
 == hard error disconnects when the backlog is full, too
+run: workers=2 place=other
+with order=queue
+with order=stack
+with order=random
 A> CMSG !/notices/on
 A> CMSG blocking/hard/error
+A> CMSG order/{order}
 A> SUB k
 A| full
 B> MSG k\01
@@ -151,6 +162,35 @@ B> MSG k\04
 A< CMSG !/lost\03
 A< MSG k\04
 
+== a change of soft concerns no message that came before it
+run: workers=2 place=other
+A> CMSG !/notices/on
+A> CMSG blocking/soft/discard
+A> SUB k
+A| full
+! stop A
+B~> MSG k\01
+B~> CMSG !/sync\0
+B< CMSG !/sync\0
+A~> CMSG blocking/soft/error
+! continue A
+A< CMSG !/lost\01
+
+== a change to soft discard saves nobody whom a message before it disconnects
+run: workers=2 place=other
+A> CMSG !/notices/on
+A> CMSG blocking/soft/error
+A> SUB k
+A| full
+! stop A
+B~> MSG k\01
+B~> CMSG !/sync\0
+B< CMSG !/sync\0
+A~> CMSG blocking/soft/discard
+! continue A
+A< CMSG !/error\0too-slow {text}
+A end
+
 == other subscribers receive everything
 A> CMSG !/notices/on
 ABC> SUB k
@@ -172,21 +212,43 @@ A< MSG k\04
 A< CMSG !/lost\01
 
 == whoami keeps its place in any order
-with order=queue one=1 two=2 three=3 four=4
-with order=stack one=2 two=1 three=4 four=3
+with order=queue one=1 two=2{x*50} three=3 four=4{x*50}
+with order=stack one=2{x*50} two=1 three=4{x*50} four=3
+with order=random one=2{x*50} two=1 three=4{x*50} four=3
 A> CMSG order/{order}
 A> SUB k
 A| full
 B> MSG k\01
-B> MSG k\02
+B> MSG k\02{x*50}
 A> CMSG !/cred/whoami
 B> MSG k\03
-B> MSG k\04
+B> MSG k\04{x*50}
 A< MSG k\0{one}
 A< MSG k\0{two}
 A< CMSG !/cred/whoami\0{A.cred}
 A< MSG k\0{three}
 A< MSG k\0{four}
+
+== a loss behind a reply is told before it, unless the order is queue
+run: workers=2 place=other
+with order=stack
+with order=random
+A> CMSG !/notices/on
+A> CMSG order/{order}
+A> SUB k
+A| full
+B> MSG k\01
+A> CMSG !/cred/whoami
+B> MSG k\02
+B> MSG k\03{x*50}
+B> MSG k\04{x*100}
+B> MSG k\05
+A< CMSG !/lost\01
+A< MSG k\01
+A< CMSG !/cred/whoami\0{A.cred}
+A< MSG k\04{x*100}
+A< MSG k\03{x*50}
+A< MSG k\02
 
 == a refusal is told at its place, too
 A> CMSG !/notices/on
@@ -202,16 +264,36 @@ A< MSG k\01
 A< CMSG !/error\0reserved {text}
 A< MSG k\03
 
-== a new order applies at once
+== a new order applies at once, also to messages that wait
+run: workers=2 place=other
+with before=queue after=stack one=4{x*20} two=3 three=2{x*30} four=1{x*10}
+with before=queue after=random one=2{x*30} two=4{x*20} three=1{x*10} four=3
+with before=stack after=queue one=1{x*10} two=2{x*30} three=3 four=4{x*20}
+with before=stack after=random one=2{x*30} two=4{x*20} three=1{x*10} four=3
+with before=random after=queue one=1{x*10} two=2{x*30} three=3 four=4{x*20}
+with before=random after=stack one=4{x*20} two=3 three=2{x*30} four=1{x*10}
+A> CMSG order/{before}
 A> SUB k
 A| full
-B> MSG k\01
-B> MSG k\02
-A> CMSG order/stack
+B> MSG k\01{x*10}
+B> MSG k\02{x*30}
 B> MSG k\03
-A< MSG k\03
-A< MSG k\02
-A< MSG k\01
+A> CMSG order/{after}
+B> MSG k\04{x*20}
+A< MSG k\0{one}
+A< MSG k\0{two}
+A< MSG k\0{three}
+A< MSG k\0{four}
+
+== the last choice holds, and payloads are ignored
+run: workers=2 place=other
+A> CMSG blocking/soft/error
+A> CMSG blocking/soft/discard\0queue
+A> CMSG blocking/hard/discard
+A> CMSG blocking/hard/error\0\0
+A> CMSG order/random
+A> CMSG order/stack\0order/queue
+admin clients A soft=discard hard=error order=stack
 
 == a change of soft leaves the backlog, and disconnects nobody
 with soft=discard
@@ -223,6 +305,34 @@ A> CMSG blocking/soft/{soft}
 A< MSG k\01
 B> MSG k\02
 A< MSG k\02
+
+== behind a change to soft discard what waits is kept, and more is dropped
+run: workers=2 place=other
+A> CMSG !/notices/on
+A> SUB k
+A| full
+B> MSG k\01
+A> CMSG blocking/soft/discard
+B> MSG k\02
+A< MSG k\01
+A< CMSG !/lost\01
+
+== behind a change to an error the next message without room disconnects
+run: workers=2 place=other
+with error=soft
+with error=hard
+A> CMSG !/notices/on
+A> SUB k
+A| full
+B> MSG k\01
+B> MSG k\02
+B> MSG k\03
+B> MSG k\04
+A> CMSG blocking/{error}/error
+admin clients A backlog=4
+B> MSG k\05
+A< CMSG !/error\0too-slow {text}
+A end
 
 == a backlog is bounded in bytes
 bus: backlog_bytes_max=10000 backlog_messages_max=100
@@ -237,6 +347,48 @@ A< MSG k\01{x*4000}
 A< MSG k\02{x*4000}
 A< CMSG !/lost\01
 A< MSG k\04
+
+== each backlog takes at most as much as it leaves to the user's others
+# A message of 36 bytes counts as 100.
+bus: user_backlog_bytes_max=400
+run: workers=2
+AB> CMSG !/notices/on
+A> SUB a
+B> SUB b
+AB| full
+C> MSG a\01{x*29}
+C> MSG a\02{x*29}
+C> MSG a\03{x*29}
+C> MSG b\04{x*29}
+C> MSG b\05{x*29}
+A< MSG a\01{x*29}
+A< MSG a\02{x*29}
+A< CMSG !/lost\01
+B< MSG b\04{x*29}
+B< CMSG !/lost\01
+B| full
+C> MSG b\06{x*29}
+C> MSG b\07{x*29}
+B< MSG b\06{x*29}
+B< MSG b\07{x*29}
+
+== a user's backlogs take at most half of what the bus has, and hard decides beyond
+bus: bus_backlog_bytes_max=400
+run: workers=2 place=other
+AB> CMSG !/notices/on
+B> CMSG blocking/hard/error
+A> SUB a
+B> SUB b
+AB| full
+C> MSG a\01{x*29}
+C> MSG a\02{x*29}
+C> MSG a\03{x*29}
+C> MSG b\04{x*29}
+B< CMSG !/error\0too-slow {text}
+B end
+A< MSG a\01{x*29}
+A< MSG a\02{x*29}
+A< CMSG !/lost\01
 
 == the order latest keeps the newest message of each key, at the place of the oldest
 A> CMSG !/notices/on
@@ -345,6 +497,15 @@ C> MSG k\02
 A< CMSG !/lost\02
 B< MSG k\02
 B< MSG k\01
+
+== a client that is kicked while its socket is full is told when it reads
+run: workers=2
+A> CMSG !/notices/on
+A| full
+admin kick A why
+! wait 600
+A< CMSG !/error\0kicked why
+A end
 
 == a client that does not read its replies is not read
 B> SUB k

@@ -139,11 +139,11 @@ def test_sections_share_the_configurations_of_dear_events(tmp_path: Path) -> Non
         assert len(own) < len(pairwise(all_of(section, AXES["step"])))
 
 
-def test_chapters_follow_each_other_and_most_need_only_an_address() -> None:
+def test_chapters_follow_each_other_and_most_up_to_presence_need_only_an_address() -> None:
     paths = list(chapters(FOLDER))
     assert set(FOLDER.glob("*.t")) == set(paths)
-    sections = [section for path in paths for section in read_chapter(path)]
-    assert sum(not needs_more(section) for section in sections) > len(sections) / 2
+    sections = [section for path in paths[:9] for section in read_chapter(path)]
+    assert sum(not needs_more(section) for section in sections) > 0.8 * len(sections)
 
 
 def test_where_a_bus_places_clients_is_not_known_from_outside(tmp_path: Path) -> None:

@@ -84,10 +84,6 @@ class Flood:
         """All that arrives behind what filled the socket."""
         return self.behind_the_filling(self.slow.sync())
 
-    def read_to_the_end(self) -> list[bytes]:
-        """The same, for a client that the bus disconnects."""
-        return self.behind_the_filling(self.slow.receive_until_closed())
-
     def behind_the_filling(self, packets: list[bytes]) -> list[bytes]:
         assert packets[: len(self.filling)] == self.filling
         return packets[len(self.filling) :]
