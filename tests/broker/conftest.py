@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.block_scene import SPREAD, Scene, Scenes
+from tests.support.block_scene import Scenes
 from tests.support.bus import Bus, running_bus
 
 RULES = """
@@ -20,18 +20,6 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scenes]:
     made = Scenes(tmp_path_factory.mktemp("block"))
     yield made
     made.close()
-
-
-@pytest.fixture(params=SPREAD, ids=[f"{workers}-{place}" for workers, place in SPREAD])
-def scene(request: pytest.FixtureRequest, scenes: Scenes) -> Iterator[Scene]:
-    with scenes.scene(*request.param) as made:
-        yield made
-
-
-@pytest.fixture(params=[(1, 0), (2, 1)], ids=["same worker", "other worker"])
-def small_scene(request: pytest.FixtureRequest, scenes: Scenes) -> Iterator[Scene]:
-    with scenes.scene(*request.param) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

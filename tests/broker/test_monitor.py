@@ -179,7 +179,7 @@ def test_secret_messages_are_shown_to_watchers_that_ask_for_them(bus: Bus) -> No
 
 
 # -- messages that wait ----------------------------------------------------------------------------
-@pytest.mark.parametrize(("workers", "place"), SPREAD[:3])
+@pytest.mark.parametrize(("workers", "place"), SPREAD)
 def test_a_message_that_is_held_is_shown_once(scenes: Scenes, workers: int, place: int) -> None:
     with scenes.scene(workers, place) as scene, messages_of(scene.bus, b"k", b"the/end") as stream:
         scene.subscribe(scene.slow, *SOFT)

@@ -191,3 +191,32 @@ B> MSG k\01
 B> MSG k\02
 A< MSG k\01
 A< MSG k\02
+
+== a client that holds publishers outlives its worker, and they go on
+run: event=die workers=2,4 place=other
+A> CMSG !/notices/on
+A> CMSG blocking/soft/block
+A> SUB k
+A| full
+B> MSG k\01
+B~> MSG k\02
+B~> CMSG !/sync\0behind
+B held
+! {event} A
+A< CMSG !/lost\01
+A< MSG k\02
+B< CMSG !/sync\0behind
+
+== a client that holds publishers keeps what it has when theirs die, and holds others
+run: event=die workers=2,4 place=other
+A> CMSG blocking/soft/block
+A> SUB k
+A| full
+B> MSG k\01
+! {event} B
+C~> MSG k\02
+C~> CMSG !/sync\0behind
+C held
+A< MSG k\01
+A< MSG k\02
+C< CMSG !/sync\0behind

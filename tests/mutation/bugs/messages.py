@@ -50,7 +50,7 @@ BUGS = (
         "",
         found_by=[
             f"{_WORKER}/test_subscriptions.py",
-            "tests/broker/test_block_releases_publishers.py",
+            "tests/protocol/11-holding-publishers-back.t",
             "tests/fuzz/test_held_publishers.py",
         ],
     ),
