@@ -50,7 +50,9 @@ LONGEST = (
     "tests/bridge/",
     "tests/broker/",
 )
-WITH_ONE_SPARK_SESSION = tuple(f"tests/pipeline/{folder}/" for folder in ("cli", "jobs", "spark"))
+WITH_ONE_SPARK_SESSION = tuple(
+    f"tests/pipeline/{folder}/" for folder in ("cli", "jobs", "report", "spark")
+)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

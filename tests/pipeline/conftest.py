@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.spark_program import JAVA_FOR_TESTS
+from tests.support.spark_program import INTERPRETED, JAVA_FOR_TESTS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,7 +18,11 @@ def spark() -> "Iterator[SparkSession]":
     """Two processors of this machine, one reducer for each."""
     from sbus.pipeline.spark.session import spark_session
 
-    conf = {"spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.enabled": "false"}
+    conf = {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.adaptive.enabled": "false",
+        **INTERPRETED,
+    }
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv(*JAVA_FOR_TESTS)
         session = spark_session(master="local[2]", conf=conf)

@@ -24,12 +24,14 @@ from sbus.pipeline.jobs.traffic import traffic
 from sbus.pipeline.spark.selection import read
 from sbus.pipeline.spark.session import spark_session
 from sbus.pipeline.store.stored_file import file_system
+from tests.support.spark_program import INTERPRETED
 
 Batches = Iterator[pa.RecordBatch]
 
 EXECUTORS = 2
 BATCHES = 4
 CONF = {
+    **INTERPRETED,
     "spark.cores.max": str(EXECUTORS),
     "spark.executor.cores": "1",
     "spark.executor.memory": "512m",

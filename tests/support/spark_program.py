@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 PROGRAM = (sys.executable, "-m", "tests.support.spark_program")
 JAVA_FOR_TESTS = ("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 """For programs that run for seconds: optimising compilers cost them more than they gain."""
+INTERPRETED = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""For a few rows: compiling a plan costs more than interpreting it. The demo's report compiles."""
 
 
 def program_environment() -> dict[str, str]:
@@ -47,7 +52,7 @@ def streamed(spark: "SparkSession", out: str) -> list[tuple[int, str]]:
 def main(master: str, recording: str, out: str, checkpoint: str, how: str) -> None:
     from sbus.pipeline.spark.session import spark_session
 
-    spark = spark_session(master=master, conf={"spark.sql.shuffle.partitions": "2"})
+    spark = spark_session(master=master, conf={**INTERPRETED, "spark.sql.shuffle.partitions": "2"})
     if how == "always":
         endless = writer(spark, recording, out, checkpoint)
         endless.trigger(processingTime="50 milliseconds").start().awaitTermination()

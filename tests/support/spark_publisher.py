@@ -8,6 +8,8 @@ It ends when everything that was recorded is published.
 import sys
 from typing import TYPE_CHECKING
 
+from tests.support.spark_program import INTERPRETED
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -25,7 +27,7 @@ def publish(
 def main(*arguments: str) -> None:
     from sbus.pipeline.spark.session import spark_session
 
-    spark = spark_session(master="local[2]")
+    spark = spark_session(master="local[2]", conf=INTERPRETED)
     publish(spark, *arguments)
     spark.stop()
 
