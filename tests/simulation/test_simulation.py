@@ -25,7 +25,7 @@ def test_promises_hold_whatever_fails_when() -> None:
 
 
 def test_a_death_at_an_instruction_of_any_critical_section_breaks_no_promise() -> None:
-    run = simulate("--every-death", "1499", "--first", "3")
+    run = simulate("--every-death", "2999", "--first", "3")
     assert run.returncode == 0, run.stdout + run.stderr
     holds = dict(line.split()[::-1] for line in run.stdout.splitlines()[:-1])
     assert {"Sequencer._place", "Sequencer.journal_step", "Sequencer.hand_over"} <= holds.keys()
