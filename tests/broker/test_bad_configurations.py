@@ -167,7 +167,10 @@ def test_a_file_that_may_not_be_read_is_an_error(tmp_path: Path) -> None:
         running.check_untouched()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=3 * settings().max_examples // 5,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(st.data())
 def test_a_damaged_file_is_an_error_or_still_valid(
     running: Running,

@@ -27,7 +27,7 @@ schedules = st.lists(
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=5 * settings().max_examples)
 @given(schedules)
 def test_each_number_is_delivered_or_missing_once_and_in_order(
     schedule: list[tuple[str, str]],

@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sbus.bridge.spool import Reached, Spool
@@ -23,7 +23,6 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(steps)
 def test_keeps_what_is_not_released(schedule: list[tuple[str, object]]) -> None:
     with TemporaryDirectory() as directory:

@@ -56,7 +56,7 @@ def test_ordinary_keys_stay_readable(key: bytes, dialect: Dialect, subject: str)
     assert encode_key(key, dialect) == subject
 
 
-@settings(max_examples=400)
+@settings(max_examples=4 * settings().max_examples)
 @given(texts, st.lists(any_key, max_size=8), dialects)
 def test_a_filter_matches_what_its_pattern_matches(
     pattern: bytes, keys: list[bytes], dialect: Dialect

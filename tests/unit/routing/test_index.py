@@ -45,7 +45,7 @@ def remove(index: PatternIndex[bytes], pattern: bytes) -> bool:
     return index.remove(path, pattern)
 
 
-@settings(max_examples=400)
+@settings(max_examples=4 * settings().max_examples)
 @given(st.sets(texts, max_size=12), st.lists(texts, max_size=6), dialects)
 def test_matches_what_the_specification_says(
     patterns: set[bytes], keys: list[bytes], dialect: Dialect
@@ -500,4 +500,6 @@ def _one_star(pattern: bytes) -> bytes:
 
 
 TestAddingAndRemoving = AddingAndRemoving.TestCase
-TestAddingAndRemoving.settings = settings(max_examples=80, stateful_step_count=40)
+TestAddingAndRemoving.settings = settings(
+    max_examples=4 * settings().max_examples // 5, stateful_step_count=40
+)

@@ -99,7 +99,7 @@ KEYS = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @given(PATTERNS, st.lists(KEYS, min_size=1, max_size=5))
 def test_no_key_takes_more_steps_than_are_counted(patterns: list[bytes], keys: list[bytes]) -> None:
     trie: PathTrie[bool] = PathTrie()

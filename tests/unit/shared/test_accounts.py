@@ -270,7 +270,9 @@ class Accounting(RuleBasedStateMachine):
 
 
 TestAccounting = Accounting.TestCase
-TestAccounting.settings = settings(max_examples=150, stateful_step_count=50)
+TestAccounting.settings = settings(
+    max_examples=3 * settings().max_examples // 2, stateful_step_count=50
+)
 
 
 # -- quotas that leave something to others ---------------------------------------------------------
@@ -337,7 +339,7 @@ def test_a_quota_of_zero_gives_nothing() -> None:
 
 
 # -- the rate --------------------------------------------------------------------------------------
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @given(
     st.integers(1, 2_000),
     st.lists(

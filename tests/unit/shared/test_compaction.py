@@ -267,7 +267,9 @@ class Journalling(RuleBasedStateMachine):
 
 
 TestJournalling = Journalling.TestCase
-TestJournalling.settings = settings(max_examples=80, stateful_step_count=50)
+TestJournalling.settings = settings(
+    max_examples=4 * settings().max_examples // 5, stateful_step_count=50
+)
 
 
 @pytest.fixture

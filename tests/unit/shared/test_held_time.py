@@ -28,7 +28,7 @@ def overlap_ns(intervals: list[tuple[int, int]], start_ns: int, end_ns: int) -> 
     return sum(max(0, min(end_ns, end) - max(start_ns, start)) for start, end in intervals)
 
 
-@settings(max_examples=500)
+@settings(max_examples=5 * settings().max_examples)
 @given(
     st.sampled_from([1, SLICE_NS - 1, 17 * HOUR_NS]),
     st.lists(st.tuples(STEPS_NS, st.sampled_from(["begin", "end", "look"])), max_size=60),
@@ -60,7 +60,7 @@ def test_the_time_in_a_window_is_overestimated_by_at_most_a_slice(
         assert restored.spent_ns(now_ns) == spent_ns, "another bus goes on with the same"
 
 
-@settings(max_examples=200)
+@settings(max_examples=2 * settings().max_examples)
 @given(
     st.integers(1, 20),
     st.lists(st.tuples(STEPS_NS, st.sampled_from(["try", "end"])), max_size=60),

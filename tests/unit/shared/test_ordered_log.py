@@ -326,7 +326,7 @@ class Walking(RuleBasedStateMachine):
 
 
 TestWalking = Walking.TestCase
-TestWalking.settings = settings(max_examples=100, stateful_step_count=60)
+TestWalking.settings = settings(stateful_step_count=60)
 
 
 def test_entries_go_only_to_the_workers_in_their_mask() -> None:

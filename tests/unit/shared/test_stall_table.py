@@ -133,7 +133,7 @@ class Stalling(RuleBasedStateMachine):
 
 
 TestStalling = Stalling.TestCase
-TestStalling.settings = settings(max_examples=200, stateful_step_count=40)
+TestStalling.settings = settings(max_examples=2 * settings().max_examples, stateful_step_count=40)
 
 
 def test_there_are_as_many_places_as_the_limit_says_for_every_worker() -> None:

@@ -328,7 +328,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=3 * settings().max_examples // 5)
 @given(ACTIONS, st.integers(1, 20), st.integers(50, 400))
 def test_the_ledger_is_exact_whatever_happens(
     actions: list[tuple[str, int]], messages: int, size: int

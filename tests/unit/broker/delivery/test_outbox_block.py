@@ -9,7 +9,7 @@ from typing import Protocol, cast
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sbus.limits import Limits
@@ -299,7 +299,6 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=100)
 @given(ACTIONS, st.sampled_from(BOTH), st.integers(0, 8), st.integers(50, 400))
 def test_block_loses_nothing_of_publishers_that_can_be_held(
     actions: list[tuple[str, int]], control: FloodControl, messages: int, size: int

@@ -174,7 +174,9 @@ class Routing(RuleBasedStateMachine):
 
 
 TestRouting = Routing.TestCase
-TestRouting.settings = settings(max_examples=60, stateful_step_count=30)
+TestRouting.settings = settings(
+    max_examples=3 * settings().max_examples // 5, stateful_step_count=30
+)
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,7 @@ _number = st.sampled_from(NUMBERS)
 _credentials = st.builds(Credentials, gid=_number, uid=_number, pid=_number)
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @given(
     st.lists(st.tuples(_credentials, st.lists(_anything, max_size=6)), min_size=1, max_size=3),
     st.lists(_anything, max_size=15),

@@ -147,7 +147,7 @@ HELD_BY_AN_OLD_ROUTE = [
 ]
 
 
-@settings(max_examples=500)
+@settings(max_examples=5 * settings().max_examples)
 @given(scripts)
 @example(HELD_BY_AN_OLD_ROUTE)
 def test_every_interleaving_is_some_sequence_of_instants(script: list[Act]) -> None:
@@ -167,7 +167,7 @@ def test_every_interleaving_is_some_sequence_of_instants(script: list[Act]) -> N
         bus.close()
 
 
-@settings(max_examples=60)
+@settings(max_examples=3 * settings().max_examples // 5)
 @given(
     st.lists(
         st.tuples(

@@ -410,7 +410,9 @@ def test_rules_that_change_and_change_back_leave_a_client_as_it_was() -> None:
 
 
 TestSubscribing = Subscribing.TestCase
-TestSubscribing.settings = settings(max_examples=150, stateful_step_count=40)
+TestSubscribing.settings = settings(
+    max_examples=3 * settings().max_examples // 2, stateful_step_count=40
+)
 
 
 # -- one at a time ---------------------------------------------------------------------------------

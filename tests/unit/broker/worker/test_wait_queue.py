@@ -205,7 +205,7 @@ class Waiting(RuleBasedStateMachine):
 
 
 TestWaiting = Waiting.TestCase
-TestWaiting.settings = settings(max_examples=200, stateful_step_count=40)
+TestWaiting.settings = settings(max_examples=2 * settings().max_examples, stateful_step_count=40)
 
 
 def test_of_hundreds_that_wait_for_the_rate_one_is_tried_for_each_that_may_go_on() -> None:

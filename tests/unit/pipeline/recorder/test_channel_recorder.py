@@ -147,7 +147,7 @@ TWO_EPOCHS_AT_ONCE = [("a", 1, 1, 0), ("b", 1, 1, 0), ("a", 2, 1, 0), ("a", 2, 2
 
 
 @example([message(at, *it) for at, it in enumerate(TWO_EPOCHS_AT_ONCE, start=1)], [(3, 1)])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=3 * settings().max_examples // 20)
 @given(streams(), st.lists(st.tuples(st.integers(1, 9), st.integers(0, 5)), max_size=4))
 def test_recorders_that_are_killed_leave_the_rows_of_one_that_is_not(
     stream: list[Any], kills: list[tuple[int, int]]

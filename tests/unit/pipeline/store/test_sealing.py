@@ -407,7 +407,7 @@ def test_what_the_table_cannot_do_is_one_clear_error(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=3 * settings().max_examples // 20)
 @given(
     st.lists(st.lists(st.integers(0, 3 * 86_400), min_size=1, max_size=6), max_size=4), st.data()
 )
