@@ -1,22 +1,21 @@
-"""Quotas of one user's connections and subscriptions, over all its clients on all workers.
+"""Quotas of connections and subscriptions: users do not share them, and each that is reached is
+reported once.
 
-Of each quota a client takes at most as much as it leaves to the user's other clients, and of what
-is the whole bus's a user takes at most as much as it leaves to others: what `share` computes. A
-client that reaches a quota is told so, and the administrator once; no other client notices.
+Among the clients of one user: `tests/protocol/12-refusals.t`.
 """
 
 import re
 import time
 from contextlib import ExitStack
-from itertools import product
 from pathlib import Path
 
 import pytest
 
 from tests.support.bus import Bus
+from tests.support.flood import LOST, filling, give_turns, message
 from tests.support.inheritance import Inherited, inherited_connection
-from tests.support.processes import descriptors_at_rest, several_clients, wait_for_descriptors
-from tests.support.quotas import assert_reported_once, bus_with, share, shares
+from tests.support.processes import several_clients
+from tests.support.quotas import assert_reported_once, bus_with
 from tests.support.raw_client import WHOAMI, RawClient
 from tests.support.secrets import address_of, sync
 from tests.support.threads import wait_until
@@ -25,14 +24,6 @@ from tests.support.users import STRANGER, as_user, become, directory_for_everybo
 WORKERS = 4
 TOO_MANY_CONNECTIONS = b"CMSG !/error\0too-many-connections "
 TOO_MANY_PATTERNS = b"CMSG !/error\0too-many-patterns "
-
-
-def test_a_client_takes_at_most_as_much_as_it_leaves_to_others() -> None:
-    """The rule in numbers: half, then half of what is left, to the last."""
-    assert shares(8, 5) == [4, 2, 1, 0, 0]
-    assert shares(9, 5) == [4, 2, 1, 1, 0]
-    assert shares(1, 2) == shares(0, 2) == [0, 0]
-    assert share(8, used=4, own=2) == 1
 
 
 def is_served(bus: Bus) -> bool:
@@ -57,22 +48,6 @@ def all_served(bus: Bus, number: int) -> bool:
 
 
 # -- connections -----------------------------------------------------------------------------------
-def test_one_connection_too_many_is_refused_with_a_reason(tmp_path: Path) -> None:
-    most = 6
-    with bus_with(tmp_path, WORKERS, user_connections_max=most) as bus:
-        with several_clients(bus, most) as clients:
-            for _ in range(10):
-                assert_told_why(bus.address)
-                assert not is_served(bus)
-            for client in clients:
-                client.whoami()
-            clients[0].close()
-            wait_until(lambda: is_served(bus), "there is room for another one")
-            for client in clients[1:]:
-                client.whoami()
-        assert_reported_once(bus)
-
-
 @needs_root
 def test_users_do_not_share_the_connection_quota() -> None:
     with (
@@ -83,20 +58,6 @@ def test_users_do_not_share_the_connection_quota() -> None:
         assert_told_why(bus.address)
         assert as_user(lambda: all_served(bus, 3))
         assert_told_why(bus.address)
-
-
-def test_a_flood_of_connections_leaves_nothing(tmp_path: Path) -> None:
-    """Accepted clients are served all the time, and all their places are free again afterwards."""
-    most = 2
-    with bus_with(tmp_path, 2, user_connections_max=most) as bus:
-        before = descriptors_at_rest(bus)
-        for _ in range(3):
-            with several_clients(bus, most) as clients:
-                for _ in range(50):
-                    assert not is_served(bus)
-                    clients[0].whoami()
-            wait_for_descriptors(bus, before)
-        assert all_served(bus, most)
 
 
 # -- subscriptions ---------------------------------------------------------------------------------
@@ -123,75 +84,6 @@ def pattern(name: int, number: int) -> bytes:
 
 UNIT_BYTES = len(pattern(0, 0)) + 64
 """What each of these patterns, of one segment, counts for."""
-SUBSCRIPTION_QUOTAS = [
-    {"user_subscriptions_max": 8},
-    {"user_subscription_bytes_max": 8 * UNIT_BYTES},
-    {"user_subscription_bytes_max": 9 * UNIT_BYTES - 1},
-]
-
-
-@pytest.mark.parametrize("limits", SUBSCRIPTION_QUOTAS, ids=["number", "bytes", "odd bytes"])
-def test_each_client_takes_at_most_as_many_patterns_as_it_leaves(
-    tmp_path: Path, limits: dict[str, int]
-) -> None:
-    """What was refused is not subscribed to, and the rest is."""
-    with (
-        bus_with(tmp_path, WORKERS, **limits) as bus,
-        several_clients(bus, 6) as (publisher, *clients),
-    ):
-        taken = [subscribe_until_refused(client, name) for name, client in enumerate(clients)]
-        assert taken == shares(8, 5)
-        for name, number in product(range(len(clients)), range(TRIES)):
-            publisher.pub(pattern(name, number), b"")
-        publisher.whoami()
-        for name, client in enumerate(clients):
-            accepted = [pattern(name, number) for number in range(taken[name])]
-            assert client.sync() == [b"MSG " + key + b"\0" for key in accepted]
-        assert_reported_once(bus)
-
-
-@pytest.mark.parametrize("limits", SUBSCRIPTION_QUOTAS[:2], ids=["number", "bytes"])
-def test_returned_patterns_can_be_taken_by_any_client(
-    tmp_path: Path, limits: dict[str, int]
-) -> None:
-    with bus_with(tmp_path, WORKERS, **limits) as bus, several_clients(bus, 3) as clients:
-        first, second, third = clients
-        assert subscribe_until_refused(first, 0) == 4
-        assert subscribe_until_refused(second, 1) == 2
-        for number in range(3):
-            first.unsub(pattern(0, number))
-        first.sync()
-        assert subscribe_until_refused(third, 2) == share(8, used=3, own=0) == 2
-        second.close()
-        wait_until(
-            lambda: subscribe_until_refused(third, 3, tries=1) == 1, "what the second one had"
-        )
-        assert subscribe_until_refused(third, 4) == share(8, used=4, own=3) == 0
-
-
-def test_every_occurrence_of_a_pattern_counts(tmp_path: Path) -> None:
-    with bus_with(tmp_path, 2, user_subscriptions_max=8) as bus, bus.connect() as client:
-        client.control(b"!/notices/on")
-        for _ in range(4):
-            client.sub(b"k")
-            assert client.sync() == []
-        client.sub(b"k")
-        (refusal,) = client.sync()
-        assert refusal.startswith(TOO_MANY_PATTERNS)
-        client.unsub(b"k")
-        client.unsub(b"unknown")
-        client.sub(b"k")
-        assert client.sync() == []
-        client.pub(b"k", b"")
-        assert client.sync() == [b"MSG k\0"]
-
-
-def test_a_user_takes_at_most_as_many_patterns_as_it_leaves_to_others(tmp_path: Path) -> None:
-    """Over all of its clients: the second one finds nothing left."""
-    limits = {"bus_subscription_bytes_max": 8 * UNIT_BYTES}
-    with bus_with(tmp_path, 2, **limits) as bus, several_clients(bus, 2) as (first, second):
-        assert subscribe_until_refused(first, 0) == 4
-        assert subscribe_until_refused(second, 1) == 0
 
 
 @needs_root
@@ -215,6 +107,40 @@ def test_another_user_gets_its_share(limits: dict[str, int], left: list[int]) ->
         assert subscribe_until_refused(own, 0) == 4
         others = enumerate([stranger, second_stranger], 1)
         assert [subscribe_until_refused(other, name) for name, other in others] == left
+
+
+# -- backlogs --------------------------------------------------------------------------------------
+@needs_root
+@pytest.mark.parametrize(
+    ("quota", "expected"), [("user_backlog_bytes_max", [4, 4]), ("bus_backlog_bytes_max", [4, 2])]
+)
+def test_users_do_not_share_the_backlog_quota(quota: str, expected: list[int]) -> None:
+    size, many = 1_000, 12
+    with (
+        directory_for_everybody() as directory,
+        bus_with(directory, 2, **{quota: 8 * (size + 64)}) as bus,
+        several_clients(bus, 4) as (publisher, *witnesses),
+        inherited_connection(address_of(bus)) as own,
+        inherited_connection(address_of(bus), become()) as stranger,
+    ):
+        kept = []
+        for key, client in ((b"own", own), (b"stranger", stranger)):
+            client.send(b"CMSG !/notices/on")
+            client.send(b"SUB " + key)
+            assert sync(client) == []
+            packets = filling(key)
+            packets += [message(b"%d" % number, size, key) for number in range(many)]
+            for packet in packets:
+                publisher.send(packet)
+            publisher.whoami()
+            give_turns(witnesses)
+        for key, client in ((b"own", own), (b"stranger", stranger)):
+            *received, lost = sync(client)
+            kept.append(len(received) - len(filling(key)))
+            assert received[-1] == message(b"%d" % (kept[-1] - 1), size, key)
+            assert lost == LOST + b"%d" % (many - kept[-1])
+        assert kept == expected
+        assert len(bus.stderr_text().splitlines()) == 2, "one report for each of them"
 
 
 # -- reports ---------------------------------------------------------------------------------------

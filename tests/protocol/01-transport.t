@@ -62,6 +62,8 @@ B> MSG \0
 A< MSG \0
 B> MSG \0\0
 A< MSG \0\0
+A> UNSUB {}
+B> MSG \0\0
 
 == a publisher receives its own messages
 A> SUB k

@@ -24,6 +24,8 @@ with code=pattern-too-long packet=SUB {p*4097}
 with code=pattern-too-deep packet=SUB {p/*128}
 with code=pattern-too-long packet=UNSUB {p*4097}
 with code=pattern-too-deep packet=UNSUB {p/*128}
+with code=packet-too-long packet=MSG k\0{x*409595}
+with code=packet-too-long packet=MSG k\0{x*410594}
 BC> SUB {}
 A> CMSG !/notices/on
 A> SUB before
@@ -104,6 +106,62 @@ A> SUB c
 B> MSG c\03
 A< MSG c\03
 
+== each client takes at most as many subscriptions as it leaves to the user's others
+bus: user_subscriptions_max=4
+ABC> CMSG !/notices/on
+A> SUB a
+A> SUB b
+A> SUB c
+A< CMSG !/error\0too-many-patterns {text}
+B> SUB a
+B> SUB b
+B< CMSG !/error\0too-many-patterns {text}
+C> SUB a
+C< CMSG !/error\0too-many-patterns {text}
+! close A
+C> SUB a
+D> MSG a\01
+BC< MSG a\01
+
+== each occurrence of a pattern counts
+bus: user_subscriptions_max=4
+A> CMSG !/notices/on
+A> SUB k
+A> SUB k
+A> SUB k
+A< CMSG !/error\0too-many-patterns {text}
+A> UNSUB k
+A>? UNSUB unknown
+A> SUB k
+B> MSG k\01
+A< MSG k\01
+
+== patterns of one user are bounded in bytes, 64 for each segment
+bus: user_subscription_bytes_max=499
+run: workers=2 place=other
+AB> CMSG !/notices/on
+A> SUB {a*36}
+A> SUB {b*36}
+A> SUB {c*36}
+A< CMSG !/error\0too-many-patterns {text}
+B> SUB {d*36}
+B> SUB {e*36}
+B< CMSG !/error\0too-many-patterns {text}
+C> MSG {d*36}\01
+C> MSG {e*36}\02
+B< MSG {d*36}\01
+
+== a user's patterns take at most half of what the bus has for all
+bus: bus_subscription_bytes_max=400
+run: workers=2 place=other
+AB> CMSG !/notices/on
+A> SUB {a*36}
+A> SUB {b*36}
+A> SUB {c*36}
+A< CMSG !/error\0too-many-patterns {text}
+B> SUB {d*36}
+B< CMSG !/error\0too-many-patterns {text}
+
 == patterns of one client are bounded in bytes
 bus: client_subscription_bytes_max=200
 A> CMSG !/notices/on
@@ -124,6 +182,19 @@ A> SUB x/y/z
 B> MSG a/b\01
 B> MSG a/bx/c\02
 A< MSG a/b\01
+
+== one connection too many is refused, and is told why
+# One of the three is no client of this section.
+bus: user_connections_max=3
+run: workers=1
+AB> SUB k
+C< CMSG !/error\0too-many-connections {text}
+C end
+A> MSG k\01
+AB< MSG k\01
+! close A
+D> MSG k\02
+B< MSG k\02
 
 == a client that is kicked is told why
 A> CMSG !/notices/on

@@ -30,10 +30,11 @@ patterns for everything, and no transcript mentions them."""
 _MESSAGE = re.compile(rb"MSG |CMSG !/from\0")
 _LOST = re.compile(rb"CMSG !/lost\0(\d+|\?)")
 _REFUSAL = re.compile(
-    rb"CMSG !/(?:error\0|join\0[^\0]*\0|receipt\0[^\0]*\0refused |members\0refused )([a-z-]+) ",
+    rb"CMSG !/(?:error\0|join\0[^\0]*\0|receipt\0[^\0]*\0refused |members\0refused )"
+    rb"((?!too-many-connections)[a-z-]+) ",
     re.DOTALL,
 )
-"""The bus counts what it has told of as well."""
+"""The bus counts what it has told of as well, but for connections that it does not admit."""
 _SENDER = re.compile(rb"^CMSG !/from\0(\d+ ){5}")
 _REQUEST = re.compile(rb"CMSG !/(cred/whoami|sync|publish\0)")
 _STATEMENT = re.compile(r"(?:([A-Z])\.)?([a-z-]+)=(\d+)")

@@ -35,14 +35,6 @@ def share(quota: int, used: int, own: int) -> int:
     return more
 
 
-def shares(quota: int, clients: int) -> list[int]:
-    """What each of some clients gets that one after the other takes all it may."""
-    taken: list[int] = []
-    for _ in range(clients):
-        taken.append(share(quota, sum(taken), 0))
-    return taken
-
-
 @contextmanager
 def bus_with(directory: Path, workers: int, **limits: float) -> Iterator[Bus]:
     with running_bus(directory, "-go", *limit_options(**limits), workers=workers) as bus:

@@ -16,7 +16,7 @@ TESTS = Path(__file__).resolve().parents[1]
 RATCHETS = {
     "private attributes": 276,
     "patched attributes": 200,
-    "sleeps": 67,
+    "sleeps": 66,
 }
 _OWN = {"self", "cls"}
 _PATCHING = {"setattr", "object", "dict", "multiple"}
