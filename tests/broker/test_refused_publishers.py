@@ -13,7 +13,7 @@ from tests.support.bus import Bus
 from tests.support.event_loops import on_both_event_loops
 
 TIMEOUT_S = 60.0
-PUBLISHED = 20_000
+PUBLISHED = 3_000
 UNREAD = 2_000
 """Messages, more than the socket of their subscriber takes together with a notice for each."""
 ALL_REFUSED = f"{PUBLISHED - 1} more refused since"
