@@ -264,26 +264,31 @@ A< MSG k\01
 A< CMSG !/error\0reserved {text}
 A< MSG k\03
 
-== a new order applies at once, also to messages that wait
+== a new order applies at once to messages that wait, and to losses
 run: workers=2 place=other
-with before=queue after=stack one=4{x*20} two=3 three=2{x*30} four=1{x*10}
-with before=queue after=random one=2{x*30} two=4{x*20} three=1{x*10} four=3
-with before=stack after=queue one=1{x*10} two=2{x*30} three=3 four=4{x*20}
-with before=stack after=random one=2{x*30} two=4{x*20} three=1{x*10} four=3
-with before=random after=queue one=1{x*10} two=2{x*30} three=3 four=4{x*20}
-with before=random after=stack one=4{x*20} two=3 three=2{x*30} four=1{x*10}
+with before=queue after=stack one=4\0{x*20} two=3\0 three=2\0{x*30} four=1\0{x*10}
+with before=queue after=random one=2\0{x*30} two=4\0{x*20} three=1\0{x*10} four=3\0
+with before=queue after=latest one=1\0{x*10} two=2\0{x*30} three=3\0 four=4\0{x*20}
+with before=stack after=queue one=1\0{x*10} two=2\0{x*30} three=3\0 four=4\0{x*20}
+with before=stack after=random one=2\0{x*30} two=4\0{x*20} three=1\0{x*10} four=3\0
+with before=random after=queue one=1\0{x*10} two=2\0{x*30} three=3\0 four=4\0{x*20}
+with before=random after=latest one=1\0{x*10} two=2\0{x*30} three=3\0 four=4\0{x*20}
+with before=latest after=stack one=4\0{x*20} two=3\0 three=2\0{x*30} four=1\0{x*10}
+A> CMSG !/notices/on
 A> CMSG order/{before}
-A> SUB k
+A> SUB k/*
 A| full
-B> MSG k\01{x*10}
-B> MSG k\02{x*30}
-B> MSG k\03
+B> MSG k/1\0{x*10}
+B> MSG k/2\0{x*30}
+B> MSG k/3\0
+B> MSG k/4\0{x*20}
+B> MSG k/5\0{x*40}
 A> CMSG order/{after}
-B> MSG k\04{x*20}
-A< MSG k\0{one}
-A< MSG k\0{two}
-A< MSG k\0{three}
-A< MSG k\0{four}
+A< CMSG !/lost\01
+A< MSG k/{one}
+A< MSG k/{two}
+A< MSG k/{three}
+A< MSG k/{four}
 
 == the last choice holds, and payloads are ignored
 run: workers=2 place=other
@@ -334,17 +339,17 @@ B> MSG k\05
 A< CMSG !/error\0too-slow {text}
 A end
 
-== a backlog is bounded in bytes
+== a backlog is bounded in bytes, to the last
 bus: backlog_bytes_max=10000 backlog_messages_max=100
 A> CMSG !/notices/on
 A> SUB k
 A| full
-B> MSG k\01{x*4000}
-B> MSG k\02{x*4000}
-B> MSG k\03{x*4000}
+B> MSG k\01{x*4993}
+B> MSG k\02{x*4986}
+B> MSG k\03x
 B> MSG k\04
-A< MSG k\01{x*4000}
-A< MSG k\02{x*4000}
+A< MSG k\01{x*4993}
+A< MSG k\02{x*4986}
 A< CMSG !/lost\01
 A< MSG k\04
 

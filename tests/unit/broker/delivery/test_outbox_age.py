@@ -165,15 +165,6 @@ def test_what_came_before_the_choice_counts_from_it(peers: Make, clock: Clock) -
     assert rest(peer) == [b"CMSG !/lost\x001", B, C]
 
 
-def test_without_a_limit_nothing_is_too_old(peers: Make, clock: Clock) -> None:
-    peer = full_peer(peers, BacklogOrder.QUEUE)
-    peer.deliver(A)
-    peer.outbox.choose(0)
-    clock.now_ms += 100_000
-    assert rest(peer) == [A]
-    assert peer.account.use(BACKLOG_BYTES) == 0
-
-
 def test_a_socket_is_not_enlarged_for_messages_that_become_too_old(
     peers: Make, clock: Clock
 ) -> None:

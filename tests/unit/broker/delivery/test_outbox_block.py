@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sbus.limits import Limits
 from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft
-from sbus.shared.accounts import BACKLOG_BYTES, DROPPED, HOLDING
+from sbus.shared.accounts import BACKLOG_BYTES, HOLDING
 from sbus.shared.client_slots import ClientSlot
 from sbus.shared.shared_memory import SharedMemory
 from tests.unit.broker.delivery.outbox_peer import (
@@ -206,43 +206,6 @@ def test_what_is_on_its_way_is_kept_up_to_the_size_of_the_log(
 
 
 @pytest.mark.parametrize("control", BOTH, ids=NAMES)
-@pytest.mark.parametrize(
-    "choices",
-    [
-        (Soft.DISCARD,),
-        (Soft.ERROR,),
-        (Soft.QUEUE, Hard.DISCARD),
-        (Hard.ERROR, Soft.QUEUE),
-    ],
-    ids=str,
-)
-def test_publishers_go_on_once_nothing_would_hold_them(
-    peers: Make, memory: SharedMemory, control: FloodControl, choices: tuple[Soft | Hard, ...]
-) -> None:
-    peer = full_peer(peers, memory, control, limits(messages=0))
-    peer.deliver(b"a")
-    assert peer.backpressure.is_stalled
-    for choice in choices:
-        peer.outbox.choose(choice)
-    assert not peer.backpressure.is_stalled
-    assert peer.faults == 0, "the change itself harms nobody"
-    assert peer.outbox.statistics().backlog == 1, "what was kept stays"
-    assert b"a" in peer.read_all()
-
-
-def test_a_stall_goes_over_to_the_other_kind_of_block(peers: Make, memory: SharedMemory) -> None:
-    peer = full_peer(peers, memory, SOFT_BLOCK, limits(messages=8))
-    peer.deliver(b"a", b"b")
-    peer.outbox.choose(Hard.BLOCK)
-    assert peer.backpressure.is_stalled
-    peer.outbox.choose(Soft.QUEUE)
-    assert peer.backpressure.is_stalled, "two messages are beyond the bounds"
-    peer.read()
-    peer.settle()
-    assert not peer.backpressure.is_stalled
-
-
-@pytest.mark.parametrize("control", BOTH, ids=NAMES)
 @pytest.mark.parametrize("order", BacklogOrder)
 def test_a_closed_outbox_holds_nobody_and_takes_nothing_of_the_account(
     peers: Make, memory: SharedMemory, control: FloodControl, order: BacklogOrder
@@ -262,30 +225,6 @@ def test_a_closed_outbox_holds_nobody_and_takes_nothing_of_the_account(
     statistics = peer.outbox.statistics()
     assert (statistics.undelivered, statistics.backlog) == (4, 0)
     assert total(statistics) == statistics.accepted
-
-
-def test_a_peer_that_is_gone_holds_nobody(peers: Make, memory: SharedMemory) -> None:
-    peer = full_peer(peers, memory, SOFT_BLOCK)
-    peer.deliver(b"a")
-    assert peer.backpressure.is_stalled
-    peer.sock.close()
-    peer.settle()
-    assert not peer.backpressure.is_stalled
-    assert peer.account.use(BACKLOG_BYTES) == 0
-
-
-def test_a_client_takes_of_its_users_account_half_at_most(
-    peers: Make, memory: SharedMemory
-) -> None:
-    given = msgspec.structs.replace(limits(), user_backlog_bytes_max=1_000)
-    peer = full_peer(peers, memory, FloodControl(), given)
-    peer.deliver(*[b"x" * 36] * 8)
-    statistics = peer.outbox.statistics()
-    assert (statistics.backlog, statistics.dropped) == (5, 3)
-    assert peer.quota_reports == 1, "again only when something was sent"
-    assert peer.account.use(DROPPED) == 3
-    assert len(peer.read_all()) == peer.taken + 5 + 1
-    assert peer.account.use(BACKLOG_BYTES) == 0
 
 
 ACTIONS = st.lists(

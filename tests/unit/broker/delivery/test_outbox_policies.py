@@ -7,7 +7,6 @@ last one, in which there are publishers of the client's own user, that may, and 
 
 import errno
 from collections.abc import Iterator
-from itertools import product
 from typing import Protocol
 
 import msgspec
@@ -16,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbus.broker.delivery.backlog import Backlog
-from sbus.broker.delivery.outbox_ledger import OutboxStatistics
 from sbus.limits import Limits
 from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft
 from sbus.shared.accounts import BACKLOG_BYTES, DROPPED
@@ -35,15 +33,6 @@ KEEPING_BYTES = 64
 """What a message takes of the user's account besides its length (`user_backlog_bytes_max`)."""
 INDEX_BYTES = 192
 """What it takes more to have a message sorted by size."""
-A, BBB, CC, D, E = (b"MSG %b\0" % key for key in (b"a", b"bbb", b"cc", b"d", b"e"))
-ALL = list(product(Soft, Hard, BacklogOrder))
-ORDERED = {
-    BacklogOrder.QUEUE: [A, BBB, CC, b"CMSG !/lost\x002"],
-    BacklogOrder.STACK: [b"CMSG !/lost\x002", CC, BBB, A],
-    BacklogOrder.RANDOM: [b"CMSG !/lost\x002", BBB, CC, A],
-    BacklogOrder.LATEST: [b"CMSG !/lost\x002", A, BBB, CC],
-}
-"""What arrives of a backlog that took `a`, `bbb`, `cc` and had no room for two more."""
 
 
 class Make(Protocol):
@@ -78,77 +67,6 @@ def read_behind_the_filling(peer: Peer) -> list[bytes]:
     packets = peer.read_all()
     assert packets[: peer.taken] == [b"fill"] * peer.taken
     return packets[peer.taken :]
-
-
-@pytest.mark.parametrize(("soft", "hard", "order"), ALL)
-def test_five_messages_for_a_full_socket_and_a_backlog_of_three(
-    peers: Make, soft: Soft, hard: Hard, order: BacklogOrder
-) -> None:
-    peer = full_peer(peers, soft, hard, order)
-    for packet in (A, BBB, CC, D, E):
-        peer.deliver(packet)
-    statistics = peer.outbox.statistics()
-    assert statistics.accepted == peer.taken + 5 == total(statistics)
-    assert statistics.delivered == peer.taken
-
-    if soft is Soft.ERROR or (soft is Soft.QUEUE and hard is Hard.ERROR):
-        assert (statistics.dropped, statistics.backlog, statistics.undelivered) == (0, 0, 5)
-        assert peer.faults == 1
-        assert peer.outbox.fault is not None
-        assert peer.outbox.fault.code == "too-slow"
-        assert read_behind_the_filling(peer) == []
-        return
-    assert peer.faults == 0
-    assert peer.outbox.fault is None
-    if soft is Soft.QUEUE:
-        assert (statistics.dropped, statistics.backlog, statistics.undelivered) == (2, 3, 0)
-        assert read_behind_the_filling(peer) == ORDERED[order]
-    else:
-        assert (statistics.dropped, statistics.backlog, statistics.undelivered) == (5, 0, 0)
-        assert read_behind_the_filling(peer) == [b"CMSG !/lost\x005"]
-    assert peer.outbox.is_flowing
-    peer.deliver(b"later")
-    assert peer.read() == [b"later"]
-
-
-@pytest.mark.parametrize(("soft", "hard", "order"), ALL)
-def test_the_bound_in_bytes_is_a_full_backlog_too(
-    peers: Make, soft: Soft, hard: Hard, order: BacklogOrder
-) -> None:
-    control = FloodControl(soft=soft, hard=hard, order=order)
-    peer = peers(limits(size=len(BBB)), flood_control=control)
-    peer.fill_exactly()
-    peer.deliver(BBB)
-    peer.deliver(A)
-    statistics = peer.outbox.statistics()
-    ledger = (statistics.dropped, statistics.backlog, statistics.undelivered)
-    if soft is Soft.QUEUE:
-        assert ledger == ((0, 0, 2) if hard is Hard.ERROR else (1, 1, 0))
-    else:
-        assert ledger == ((0, 0, 2) if soft is Soft.ERROR else (2, 0, 0))
-    assert statistics.delivered == peer.taken
-
-
-@pytest.mark.parametrize("order", BacklogOrder)
-@pytest.mark.parametrize("soft", [Soft.DISCARD, Soft.BLOCK])
-@pytest.mark.parametrize("notices", [True, False])
-def test_what_is_not_queued_is_dropped_until_room_is_reported(
-    peers: Make, soft: Soft, order: BacklogOrder, notices: bool
-) -> None:
-    """The kernel reports room when three quarters were read; the notice of what is missing goes
-    before any message."""
-    peer = full_peer(peers, soft, Hard.DISCARD, order, notices=notices)
-    peer.deliver(b"lost")
-    for _ in range(2):
-        assert peer.sock.recv(100) == b"fill"
-    peer.settle()
-    peer.deliver(b"lost, too")
-    assert peer.outbox.statistics().dropped == 2
-    assert peer.read() == [b"fill"] * (peer.taken - 2)
-    peer.deliver(b"not yet reported")
-    peer.settle()
-    peer.deliver(b"a", b"b")
-    assert peer.read() == [*[b"CMSG !/lost\x003"] * notices, b"a", b"b"]
 
 
 def test_no_send_is_tried_for_a_message_that_is_dropped_as_the_one_before(peers: Make) -> None:
@@ -187,24 +105,6 @@ def test_an_outbox_that_is_drained_before_room_is_reported_watches_for_none(peer
     ]
 
 
-@pytest.mark.parametrize(("soft", "faults"), [(Soft.DISCARD, 0), (Soft.BLOCK, 0), (Soft.ERROR, 1)])
-def test_what_was_queued_stays_when_no_more_is_to_be_queued(
-    peers: Make, soft: Soft, faults: int
-) -> None:
-    peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, BacklogOrder.QUEUE)
-    peer.deliver(b"a")
-    peer.outbox.choose(soft)
-    assert peer.outbox.statistics().backlog == 1
-    assert peer.faults == 0, "the change itself harms nobody"
-    for _ in range(3):
-        peer.sock.recv(100)
-    peer.deliver(b"must not overtake")
-    assert peer.faults == faults
-    if not faults:
-        packets = peer.read_all()
-        assert packets[-2:] == [b"a", b"CMSG !/lost\x001"]
-
-
 def test_a_backlog_that_was_full_takes_more_when_it_has_room_again(peers: Make) -> None:
     bound = 50
     peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, BacklogOrder.QUEUE, messages=bound)
@@ -219,17 +119,6 @@ def test_a_backlog_that_was_full_takes_more_when_it_has_room_again(peers: Make) 
     assert (peer.outbox.statistics().backlog, peer.outbox.statistics().dropped) == (bound, 1)
     peer.deliver(b"too much again")
     assert (peer.outbox.statistics().backlog, peer.outbox.statistics().dropped) == (bound, 2)
-
-
-def test_a_hard_policy_chosen_later_decides_about_the_next_message(peers: Make) -> None:
-    peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, BacklogOrder.QUEUE, messages=1)
-    peer.deliver(b"a")
-    peer.deliver(b"lost")
-    peer.outbox.choose(Hard.ERROR)
-    assert peer.faults == 0
-    peer.deliver(b"too much")
-    assert peer.faults == 1
-    assert peer.outbox.statistics() == OutboxStatistics(peer.taken + 3, peer.taken, 1, 2, 0, 0)
 
 
 def test_a_newer_message_needs_no_room_where_it_replaces_another(peers: Make) -> None:
@@ -255,43 +144,6 @@ def test_a_message_too_long_for_the_place_of_another_is_dropped(peers: Make) -> 
     assert peer.outbox.statistics().replaced == 1
     assert peer.read_all()[peer.taken :] == [b"MSG a\x00new!"]
     assert peer.account.use(BACKLOG_BYTES) == 0
-
-
-@pytest.mark.parametrize("before", BacklogOrder)
-@pytest.mark.parametrize("after", BacklogOrder)
-def test_an_order_chosen_later_holds_for_what_waits(
-    peers: Make, before: BacklogOrder, after: BacklogOrder
-) -> None:
-    peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, before)
-    for packet in (A, BBB, CC, D, E):
-        peer.deliver(packet)
-    peer.outbox.choose(after)
-    expected = ORDERED[after]
-    if before is not BacklogOrder.QUEUE and after is BacklogOrder.QUEUE:
-        expected = [expected[-1], *expected[:-1]]  # where they were missing was never known
-    assert read_behind_the_filling(peer) == expected
-
-
-@pytest.mark.parametrize(
-    ("order", "expected"),
-    [
-        (BacklogOrder.QUEUE, [b"a", b"bbb", b"reply", b"cc", b"dddd", b"CMSG !/lost\x001"]),
-        (BacklogOrder.STACK, [b"CMSG !/lost\x001", b"bbb", b"a", b"reply", b"dddd", b"cc"]),
-        (BacklogOrder.RANDOM, [b"CMSG !/lost\x001", b"bbb", b"a", b"reply", b"dddd", b"cc"]),
-    ],
-)
-def test_a_reply_stays_between_what_came_before_and_after_it(
-    peers: Make, order: BacklogOrder, expected: list[bytes]
-) -> None:
-    peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, order, messages=4)
-    peer.deliver(b"a")
-    peer.deliver(b"bbb")
-    peer.outbox.send_control(b"reply")
-    for packet in (b"cc", b"dddd", b"lost"):
-        peer.deliver(packet)
-    assert peer.outbox.controls_waiting == 1
-    assert read_behind_the_filling(peer) == expected
-    assert (peer.outbox.controls_waiting, peer.replied) == (0, 1)
 
 
 @pytest.mark.parametrize("soft", [Soft.DISCARD, Soft.ERROR])
