@@ -129,14 +129,15 @@ def bus_of(
     """Run a bus with just these arguments, `-f` among them.
 
     Clients reach it at `address`; None when it prints where. Its standard error is kept in
-    `directory`. With no command, it is forked.
+    `directory`. With no command, it is forked, and gets `pass_fds` as if from a service manager.
     """
     stderr = directory / "bus.stderr"
     stolen_before_s = stolen_seconds()
     process: Process
     with stderr.open("wb") as errors:
         if command is None:
-            process = ForkedSbusd([*RUN_AS_SELF, *arguments], errors, sbusd_environment())
+            own = [*RUN_AS_SELF, *arguments]
+            process = ForkedSbusd(own, errors, sbusd_environment(), pass_fds)
         else:
             process = subprocess.Popen(
                 [*command, *arguments],

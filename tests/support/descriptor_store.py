@@ -96,22 +96,19 @@ class StoringManager(ServiceManager):
     @contextmanager
     def bus(self, *options: str, workers: int = 2) -> Iterator[Bus]:
         """Start the service with what is stored. Its address is always the same."""
-        with self._service(SBUSD, options, workers) as (command, arguments, fds):
-            running = bus_of(
-                self.directory,
-                *arguments,
-                address=self._bus_address,
-                command=command,
-                pass_fds=fds,
-            )
-            with running as bus:
+        with self._service(options, workers) as (arguments, fds):
+            address = self._bus_address
+            with bus_of(
+                self.directory, *arguments, address=address, command=None, pass_fds=fds
+            ) as bus:
                 yield bus
 
     def run_to_end(self, *options: str, command: Sequence[str] = SBUSD) -> int:
         """Start the service, which ends by itself, and return its exit status."""
-        with self._service(command, options, workers=2) as (command, arguments, fds):
+        with self._service(options, workers=2) as (arguments, fds):
+            start = (sys.executable, "-c", START_WITH_DESCRIPTORS, str(len(fds)), *map(str, fds))
             done = subprocess.run(
-                [*command, *arguments],
+                [*start, *command, *arguments],
                 stdin=subprocess.DEVNULL,
                 env=sbusd_environment(),
                 pass_fds=fds,
@@ -122,20 +119,19 @@ class StoringManager(ServiceManager):
 
     @contextmanager
     def _service(
-        self, command: Sequence[str], options: Sequence[str], workers: int
-    ) -> Iterator[tuple[Sequence[str], Sequence[str], list[int]]]:
-        """The command of the service, its arguments and the descriptors that are passed to it; in
-        the block, the environment is the service's."""
+        self, options: Sequence[str], workers: int
+    ) -> Iterator[tuple[Sequence[str], list[int]]]:
+        """The arguments of the service and the descriptors that are passed to it; in the block, the
+        environment is the service's."""
         self.drop_ended()
         pairs = [(name, fd) for name, fds in self.stored.items() for fd in fds]
         fds = [fd for _, fd in pairs]
-        start = (sys.executable, "-c", START_WITH_DESCRIPTORS, str(len(fds)), *map(str, fds))
         serving = ("--workers", str(workers), "--placement", "spread")
         arguments = ("-f", "-r", "-a", self._bus_address, *serving, *options)
         with pytest.MonkeyPatch.context() as patch:
             for name, value in self.variables(pairs).items():
                 patch.setenv(name, value)
-            yield (*start, *command), arguments, fds
+            yield arguments, fds
 
     def variables(self, pairs: Sequence[tuple[str, int]]) -> dict[str, str]:
         """The environment of a service that gets these descriptors with their names."""

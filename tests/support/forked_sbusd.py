@@ -27,14 +27,19 @@ class ForkedSbusd:
     returncode: int | None = None
 
     def __init__(
-        self, arguments: Sequence[str], stderr: BinaryIO, environment: dict[str, str]
+        self,
+        arguments: Sequence[str],
+        stderr: BinaryIO,
+        environment: dict[str, str],
+        passed: Sequence[int] = (),
     ) -> None:
+        """It is passed these descriptors as by a service manager, from 3 on."""
         self._template = _template_of(os.getpid(), environment.get(VARIABLE))
         asked = {"arguments": arguments, "environment": environment, "directory": os.getcwd()}
         read_fd, write_fd = os.pipe()
         self.stdout = FileIO(read_fd)
         try:
-            self.pid = self._template.ask(asked, write_fd, stderr.fileno())
+            self.pid = self._template.ask(asked, write_fd, stderr.fileno(), *passed)
         finally:
             os.close(write_fd)
         # Until the template has been asked for the exit status, this is the process's id.

@@ -1,11 +1,13 @@
 """A process that has imported what a bus needs, and forks buses: `python -m` this file FD.
 
 A packet on the descriptor FD is JSON. It is either the arguments of `sbusd` for a new bus, with its
-environment and working directory, beside the descriptors of its standard output and error, and is
-answered with the pid; or it is the pid of one that has ended, and is answered with its exit status,
-negative for a signal. This process has one thread, so forking is sound.
+environment and working directory, beside the descriptors of its standard output and error and those
+that a service manager passes it, and is answered with the pid; or it is the pid of one that has
+ended, and is answered with its exit status, negative for a signal. This process has one thread, so
+forking is sound.
 """
 
+import fcntl
 import gc
 import json
 import os
@@ -17,11 +19,13 @@ import sbus.cli.sbusd.rights  # noqa: F401
 from sbus.cli.sbusd.command import main
 
 PACKET_BYTES_MAX = 100_000
+DESCRIPTORS_MAX = 253
+"""As many as a packet has room for. Source: unix(7)."""
 
 
 def serve(link: socket.socket) -> None:
     while True:
-        packet, descriptors, _, _ = socket.recv_fds(link, PACKET_BYTES_MAX, 2)
+        packet, descriptors, _, _ = socket.recv_fds(link, PACKET_BYTES_MAX, DESCRIPTORS_MAX)
         if not packet:
             return
         asked = json.loads(packet)
@@ -37,15 +41,18 @@ def serve(link: socket.socket) -> None:
 
 
 def become_bus(
-    output_and_errors: list[int], arguments: list[str], environment: dict[str, str], directory: str
+    descriptors: list[int], arguments: list[str], environment: dict[str, str], directory: str
 ) -> None:
     """Run `sbusd` as if this process had been started for it; ends with SystemExit."""
     os.chdir(directory)
-    for number, descriptor in enumerate(output_and_errors, start=1):
+    high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 1_000) for descriptor in descriptors]
+    for number, descriptor in enumerate(high, start=1):
         os.dup2(descriptor, number)
-        os.close(descriptor)
+    os.closerange(1 + len(high), 1_000 + len(high))
     os.environ.clear()
     os.environ.update(environment)
+    if len(high) > 2:
+        os.environ["LISTEN_PID"] = str(os.getpid())
     sys.orig_argv[1:] = ["-P", "-m", "sbus.cli.sbusd", *arguments]
     sys.argv[1:] = arguments
     main()
