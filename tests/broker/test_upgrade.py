@@ -6,8 +6,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from itertools import repeat
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +29,9 @@ from tests.support.bus import (
     wait_until_gone,
 )
 from tests.support.daemon import daemon_in, end, exchange, launch
-from tests.support.flood import ask, message, send_until_held, wait_until_received
 from tests.support.previous import FIRST, PREVIOUS
 from tests.support.processes import clients_on_each, several_clients, worker_pids
 from tests.support.raw_client import RawClient
-from tests.support.six_messages import OPTIONS, SIX, Flood, in_order
 from tests.support.subscriptions import assert_each_counts, assert_subscribed, subscribe
 from tests.support.threads import wait_until
 from tests.support.traffic import Stream, flowing
@@ -50,8 +47,6 @@ from tests.support.upgrades import (
 )
 from tests.support.users import STRANGER, as_user, directory_for_everybody, needs_root
 
-READY_SECONDS_MAX = 10
-
 
 @pytest.fixture
 def changing(tmp_path: Path) -> Iterator[ChangingBus]:
@@ -59,28 +54,26 @@ def changing(tmp_path: Path) -> Iterator[ChangingBus]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def lasting_bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChangingBus]:
+    with changing_bus(tmp_path_factory.mktemp("lasting")) as made:
+        yield made
+
+
 @pytest.fixture
-def bus(changing: ChangingBus) -> Bus:
-    return changing.bus
-
-
-@contextmanager
-def flooded(directory: Path) -> Iterator[tuple[ChangingBus, Flood]]:
-    """A bus with small sockets, and a client that does not read."""
-    with (
-        changing_bus(directory, *OPTIONS) as changing,
-        several_clients(changing.bus, 3) as (slow, publisher, neighbour),
-    ):
-        yield changing, Flood(slow, publisher, neighbour)
+def lasting(lasting_bus: ChangingBus) -> ChangingBus:
+    """One bus for tests behind which it serves as before, or could: none is upgraded by halves."""
+    lasting_bus.set_workers(2)
+    lasting_bus.run_first("")
+    return lasting_bus
 
 
 # -- what clients have -----------------------------------------------------------------------------
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_subscriptions_go_on(changing: ChangingBus, workers: int) -> None:
-    changing.set_workers(workers)
+def test_subscriptions_go_on_with_more_and_fewer_workers(changing: ChangingBus) -> None:
     with several_clients(changing.bus, 4) as clients:
         own = subscribe(clients)
-        for _ in range(2):
+        for workers in (3, 1):
+            changing.set_workers(workers)
             assert upgrade(changing.bus)["clients"] == len(clients)
             assert_subscribed(clients, own)
         assert_each_counts(clients)
@@ -105,61 +98,6 @@ def test_fewer_workers_do_not_take_over_if_they_may_not_watch_as_many_processes(
             assert client.receive() == b"MSG %b/secret\x001" % own
 
 
-@pytest.mark.parametrize("order", ["queue", "stack", "random"])
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_backlog_goes_on_with_its_order_and_gaps(
-    tmp_path: Path, order: str, workers: int
-) -> None:
-    with changing_bus(tmp_path, *OPTIONS) as changing:
-        changing.set_workers(workers)
-        with several_clients(changing.bus, 3) as (slow, publisher, neighbour):
-            flood = Flood(slow, publisher, neighbour)
-            flood.begin(f"order/{order}")
-            flood.publish(*SIX[:3])
-            upgrade(changing.bus)
-            flood.publish(*SIX[3:5])
-            upgrade(changing.bus)
-            flood.publish(*SIX[5:])
-            assert flood.read() == in_order(order, 4)
-
-
-def test_a_reply_keeps_its_place(tmp_path: Path) -> None:
-    with flooded(tmp_path) as (changing, flood):
-        flood.begin()
-        flood.publish(SIX[0])
-        ask(flood.slow)
-        wait_until_received(flood.slow)
-        flood.neighbour.whoami()
-        flood.publish(SIX[1])
-        upgrade(changing.bus)
-        flood.publish(SIX[2])
-        received = flood.behind_the_filling(
-            [flood.slow.receive() for _ in range(len(flood.filling) + 4)]
-        )
-        assert [received[0], *received[2:]] == list(SIX[:3])
-        assert received[1].startswith(b"CMSG !/cred/whoami")
-
-
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_publishers_are_held_as_before(tmp_path: Path, workers: int) -> None:
-    with changing_bus(tmp_path, *OPTIONS) as changing:
-        changing.set_workers(workers)
-        with several_clients(changing.bus, 4) as (slow, publisher, *witnesses):
-            slow.control(b"!/notices/on")
-            slow.control(b"blocking/soft/block")
-            slow.sub(b"k")
-            slow.whoami()
-            packets = [message(b"%d" % number, 500) for number in range(5_000)]
-            sent = send_until_held(publisher, packets, witnesses)
-            upgrade(changing.bus)
-            publisher.receive_nothing()
-            for witness in witnesses:
-                witness.whoami()
-            for packet in packets[:sent]:
-                assert slow.receive() == packet
-            publisher.sync()
-
-
 def test_fewer_workers_do_not_take_over_if_they_have_no_places_for_blocking_clients(
     tmp_path: Path,
 ) -> None:
@@ -182,28 +120,8 @@ def test_fewer_workers_do_not_take_over_if_they_have_no_places_for_blocking_clie
         assert user["blocking_clients"] == len(clients)
 
 
-def test_a_client_that_left_with_unread_messages_can_read_them(tmp_path: Path) -> None:
-    with (
-        changing_bus(tmp_path, *OPTIONS, workers=1) as changing,
-        several_clients(changing.bus, 2) as (client, publisher),
-    ):
-        client.control(b"!/notices/on")
-        client.sub(b"k")
-        client.whoami()
-        publisher.pub(b"k", b"1")
-        publisher.whoami()
-        client.send(b"nonsense")
-        wait_until_received(client)
-        publisher.whoami()
-        upgrade(changing.bus)
-        first, last = client.receive_until_closed()
-        assert first == b"MSG k\x001"
-        assert last.startswith(b"CMSG !/error\0unknown-word")
-        publisher.whoami()
-
-
-def test_counters_limits_and_numbers_go_on(bus: Bus) -> None:
-    with several_clients(bus, 2) as (client, _), administer(bus) as admin:
+def test_counters_limits_and_numbers_go_on(changing: ChangingBus) -> None:
+    with several_clients(changing.bus, 2) as (client, _), administer(changing.bus) as admin:
         client.sub(b"k")
         for _ in range(5):
             client.pub(b"k", b"")
@@ -212,11 +130,11 @@ def test_counters_limits_and_numbers_go_on(bus: Bus) -> None:
         for uid in uids:
             admin.ask("limit", uid=uid, limits={"connections_max": 17})
         before = admin.ask("stats")
-        upgrade(bus)
-        with administer(bus) as new_admin:
+        upgrade(changing.bus)
+        with administer(changing.bus) as new_admin:
             after = new_admin.ask("stats")
             limits = [new_admin.ask("limit", uid=uid)["after"] for uid in uids]
-            with bus.connect() as third:
+            with changing.bus.connect() as third:
                 third.whoami()
                 numbers = [one["client"] for one in new_admin.ask("clients")["clients"]]
         assert [it["connections_max"] for it in limits] == [17, 17]
@@ -226,13 +144,13 @@ def test_counters_limits_and_numbers_go_on(bus: Bus) -> None:
         assert numbers == [1, 2, 3]
 
 
-def test_streams_end_with_a_reason(bus: Bus) -> None:
+def test_streams_end_with_a_reason(lasting: ChangingBus) -> None:
     with ExitStack() as stack:
         events, messages = (
-            kind(stack.enter_context(AdminConnection(bus.address)))
+            kind(stack.enter_context(AdminConnection(lasting.bus.address)))
             for kind in (EventStream, MessageStream)
         )
-        upgrade(bus)
+        upgrade(lasting.bus)
         assert "another process serves the bus now" in reason_of_end(messages)
         seen, reason = read_to_end(events)
         assert "another process serves the bus now" in reason
@@ -240,7 +158,7 @@ def test_streams_end_with_a_reason(bus: Bus) -> None:
 
 
 # -- under load ------------------------------------------------------------------------------------
-def test_nothing_is_lost_doubled_or_reordered_over_ten_upgrades(changing: ChangingBus) -> None:
+def test_nothing_is_lost_doubled_or_reordered_over_upgrades(changing: ChangingBus) -> None:
     with ExitStack() as stack:
         clients = stack.enter_context(several_clients(changing.bus, 8))
         streams = [
@@ -250,8 +168,8 @@ def test_nothing_is_lost_doubled_or_reordered_over_ten_upgrades(changing: Changi
             )
         ]
         with flowing(*streams):
-            for number in range(10):
-                changing.set_workers(1 + number % 3)
+            for workers in (1, 2, 3, 3):
+                changing.set_workers(workers)
                 before = [stream.received for stream in streams]
                 upgrade(changing.bus)
                 assert [stream.received for stream in streams] >= before
@@ -261,71 +179,72 @@ def test_nothing_is_lost_doubled_or_reordered_over_ten_upgrades(changing: Changi
         assert traffic["undelivered"] == 0
 
 
-@pytest.mark.parametrize(("earlier", "upgrades"), [(PREVIOUS, 4), (FIRST, 2)])
-def test_everybody_keeps_everything_over_upgrades_under_load(earlier: str, upgrades: int) -> None:
+@pytest.mark.parametrize("earlier", [PREVIOUS, FIRST])
+def test_everybody_keeps_everything_over_upgrades_under_load(earlier: str) -> None:
     """A short form of the campaign: from an earlier version to this one and back."""
     clients = 2 * len(KINDS)
     times, _ = run_campaign(
         clients=clients,
         subscriptions=10 * clients,
         workers=2,
-        upgrades=upgrades,
+        upgrades=2,
         messages_per_second=500,
         earlier=earlier,
     )
-    assert [it.workers for it in times] == [2, 3, 3, 2][:upgrades]
+    assert [it.workers for it in times] == [2, 3]
 
 
 # -- a new program that cannot take over -----------------------------------------------------------
-def test_a_rejected_configuration_changes_nothing(changing: ChangingBus) -> None:
-    with several_clients(changing.bus, 1) as (client,):
-        changing.configure({"worker": 2})
-        assert "worker" in upgrade_fault(changing.bus)
+def test_a_rejected_configuration_changes_nothing(lasting: ChangingBus) -> None:
+    with several_clients(lasting.bus, 1) as (client,):
+        lasting.configure({"worker": 2})
+        assert "worker" in upgrade_fault(lasting.bus)
         client.whoami()
-        changing.configure({"workers": 2})
-        upgrade(changing.bus)
-        client.whoami()
-
-
-def test_the_dialect_stays(changing: ChangingBus) -> None:
-    with several_clients(changing.bus, 1) as (client,):
-        changing.configure({"dialect": "dot"})
-        assert "has the dialect 'slash'" in upgrade_fault(changing.bus)
+        lasting.configure({"workers": 2})
+        upgrade(lasting.bus)
         client.whoami()
 
 
-def test_a_bus_that_is_handed_over_is_not_changed(changing: ChangingBus, tmp_path: Path) -> None:
+def test_the_dialect_stays(lasting: ChangingBus) -> None:
+    with several_clients(lasting.bus, 1) as (client,):
+        lasting.configure({"dialect": "dot"})
+        assert "has the dialect 'slash'" in upgrade_fault(lasting.bus)
+        client.whoami()
+
+
+def test_a_bus_that_is_handed_over_is_not_changed(lasting: ChangingBus, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
-    changing.run_first(
+    lasting.run_first(
         f"own = pathlib.Path({str(tmp_path / 'own')!r})\n"
         "own.write_text(str(os.getpid()))\n"
         f"own.rename({str(begun)!r})\n"
         "time.sleep(60)"
     )
-    requests: dict[str, dict[str, Any]] = {
-        "drain": {},
-        "kick": {"client": 1},
-        "limit": {"uid": 1, "limits": {"connections_max": 5}},
-        "move": {"client": 1, "worker": 1},
-        "reload": {},
-    }
     with (
-        changing.bus.connect() as client,
-        administer(changing.bus) as upgrading,
-        administer(changing.bus) as admin,
+        lasting.bus.connect() as client,
+        administer(lasting.bus) as upgrading,
+        administer(lasting.bus) as admin,
     ):
         client.whoami()
+        number = max(listed["client"] for listed in admin.ask("clients")["clients"])
+        requests: dict[str, dict[str, Any]] = {
+            "drain": {},
+            "kick": {"client": number},
+            "limit": {"uid": 1, "limits": {"connections_max": 5}},
+            "move": {"client": number, "worker": 1},
+            "reload": {},
+        }
         upgrading.sock.send(b'{"verb": "upgrade"}')
         wait_until(begun.exists, "the new program has started")
         for verb, options in requests.items():
             code, text = admin.fault(verb, **options)
             assert (code, "another program is taking over" in text) == ("failed", True)
-        with take_over(changing.bus) as other:
+        with take_over(lasting.bus) as other:
             assert other.stderr is not None
             assert b"another program is taking over already" in other.stderr.read()
         os.kill(int(begun.read_text()), signal.SIGKILL)
         assert "has ended" in upgrading.receive()["error"]["text"]
-        assert admin.ask("kick", client=1)["client"] == 1
+        assert admin.ask("kick", client=number)["client"] == number
 
 
 @pytest.mark.parametrize(
@@ -333,36 +252,33 @@ def test_a_bus_that_is_handed_over_is_not_changed(changing: ChangingBus, tmp_pat
     [
         ("sys.exit(3)", "the new program has ended"),
         ("os.abort()", "the new program has ended"),
-        ("time.sleep(60)", f"the new program was not ready within {READY_SECONDS_MAX} s"),
         (
             "import sbus.broker.ipc.client_record as module; module.VERSION = (2, 0)",
             "the new program: records of version 2.0 cannot be read here, only 1.x",
         ),
     ],
-    ids=["exits", "crashes", "hangs", "has another major version"],
+    ids=["exits", "crashes", "has another major version"],
 )
 def test_a_program_that_does_not_start_changes_nothing(
-    changing: ChangingBus, script: str, why: str
+    lasting: ChangingBus, script: str, why: str
 ) -> None:
-    with several_clients(changing.bus, 2) as (client, other):
+    with several_clients(lasting.bus, 2) as (client, other):
         client.sub(b"k")
         client.whoami()
-        changing.run_first(script)
-        assert upgrade_fault(changing.bus) == why
+        lasting.run_first(script)
+        assert upgrade_fault(lasting.bus) == why
         other.pub(b"k", b"1")
         assert client.receive() == b"MSG k\x001"
 
 
-def test_a_later_minor_version_takes_over(changing: ChangingBus) -> None:
-    with several_clients(changing.bus, 2) as (client, other):
+def test_a_later_minor_version_takes_over(lasting: ChangingBus) -> None:
+    with several_clients(lasting.bus, 2) as (client, other):
         client.sub(b"k")
         client.whoami()
-        changing.run_first(
-            "import sbus.broker.ipc.client_record as module; module.VERSION = (1, 9)"
-        )
-        upgrade(changing.bus)
-        changing.run_first("")
-        upgrade(changing.bus)
+        lasting.run_first("import sbus.broker.ipc.client_record as module; module.VERSION = (1, 9)")
+        upgrade(lasting.bus)
+        lasting.run_first("")
+        upgrade(lasting.bus)
         other.pub(b"k", b"1")
         assert client.receive() == b"MSG k\x001"
 
@@ -375,21 +291,21 @@ CRASHES = {
 
 
 @pytest.mark.parametrize("where", CRASHES.values(), ids=CRASHES)
-def test_a_process_that_dies_on_the_way_changes_nothing(changing: ChangingBus, where: str) -> None:
+def test_a_process_that_dies_on_the_way_changes_nothing(lasting: ChangingBus, where: str) -> None:
     module, _, name = where.partition(":")
     kind, _, method = name.partition(".")
-    with several_clients(changing.bus, 2) as (client, other):
+    with several_clients(lasting.bus, 2) as (client, other):
         client.sub(b"k")
         client.whoami()
-        changing.run_first(
+        lasting.run_first(
             f"from {module} import {kind}\n"
             f"{kind}.{method} = lambda *_, **__: os.kill(os.getpid(), 9)"
         )
-        assert upgrade_fault(changing.bus)
+        assert upgrade_fault(lasting.bus)
         other.pub(b"k", b"1")
         assert client.receive() == b"MSG k\x001"
-        changing.run_first("")
-        upgrade(changing.bus)
+        lasting.run_first("")
+        upgrade(lasting.bus)
         other.pub(b"k", b"2")
         assert client.receive() == b"MSG k\x002"
 
@@ -426,13 +342,13 @@ module.check_settings = stopped
     ids=["while it starts", "while it prepares", "in the pause"],
 )
 def test_a_new_program_that_is_told_to_stop_changes_nothing(
-    changing: ChangingBus, script: str
+    lasting: ChangingBus, script: str
 ) -> None:
-    with several_clients(changing.bus, 2) as (client, other):
+    with several_clients(lasting.bus, 2) as (client, other):
         client.sub(b"k")
         client.whoami()
-        changing.run_first(script)
-        assert upgrade_fault(changing.bus) == "the new program was told to stop"
+        lasting.run_first(script)
+        assert upgrade_fault(lasting.bus) == "the new program was told to stop"
         other.pub(b"k", b"1")
         assert client.receive() == b"MSG k\x001"
 
@@ -497,56 +413,6 @@ def test_receipts_are_told_that_are_open_when_an_upgrade_begins(changing: Changi
         receipts = [publisher.receive() for _ in range(2)]
         assert receipts == [b"CMSG !/receipt\0%d\x001 0 0" % number for number in range(2)]
         assert [reader.receive() for _ in range(2)] == [b"MSG k\0"] * 2
-
-
-@pytest.mark.parametrize("upgrades", [0, 1, 2])
-def test_a_receipt_that_waits_for_its_client_survives_a_death(
-    tmp_path: Path, upgrades: int
-) -> None:
-    with flooded(tmp_path) as (changing, flood):
-        flood.begin()
-        flood.slow.send(b"CMSG !/publish\0token\0nobody\0")
-        wait_until_received(flood.slow)
-        flood.neighbour.whoami()
-        for _ in range(upgrades):
-            upgrade(changing.bus)
-        kill_worker(changing.bus)
-        assert flood.read() == [b"CMSG !/receipt\0token\x000 0 0"]
-
-
-@pytest.mark.parametrize("upgrades", [0, 1])
-def test_a_notice_of_lost_packets_that_waits_survives_a_second_death(
-    tmp_path: Path, upgrades: int
-) -> None:
-    """The slow client's messages are read and wait for a stalled one when their worker dies."""
-    with (
-        changing_bus(tmp_path, *OPTIONS, workers=1) as changing,
-        several_clients(changing.bus, 5) as (slow, publisher, neighbour, stalled, other),
-    ):
-        flood = Flood(slow, publisher, neighbour)
-        flood.begin()
-        stalled.control(b"blocking/soft/block")
-        stalled.sub(b"h")
-        stalled.sync()
-        send_until_held(other, repeat(b"MSG h\0" + b"x" * 5_000), [neighbour])
-        for number in range(3):
-            slow.pub(b"h", b"%d" % number)
-        wait_until_received(slow)
-        kill_worker(changing.bus)
-        neighbour.whoami()  # of the successor
-        for _ in range(upgrades):
-            upgrade(changing.bus)
-        kill_worker(changing.bus)
-        text = b"packets-lost 3 packets were not processed, because a worker died"
-        assert [it for it in flood.read() if b"packets-lost" in it] == [b"CMSG !/error\0" + text]
-
-
-def kill_worker(bus: Bus) -> None:
-    """The first one."""
-    with administer(bus) as admin:
-        pid = admin.ask("workers")["workers"][0]["pid"]
-    os.kill(pid, signal.SIGKILL)
-    assert wait_until_gone(pid, STOP_SECONDS_MAX)
 
 
 def test_the_new_bus_goes_on_if_the_old_one_is_killed_meanwhile(changing: ChangingBus) -> None:

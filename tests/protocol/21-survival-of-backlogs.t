@@ -149,23 +149,31 @@ B> MSG k\02
 ! {event} A
 A< CMSG !/lost\02
 
-== a reply that waits behind a backlog comes, and what was unsubscribed does not
+== a reply that waits behind a backlog comes, also behind a second death
 run: event=die,restart,resume
+with request=!/sync\0behind reply=!/sync\0behind
+with request=!/cred/whoami reply=!/cred/whoami\0{A.cred}
+with request=!/me reply=!/me\0{any}
 A> CMSG !/notices/on
 A> SUB k
 A| full
 B> MSG k\01
-A> CMSG !/sync\0behind
+A> SUB later
+A> CMSG {request}
 ! {event} A
+! die A
 A< CMSG !/lost\01
-A< CMSG !/sync\0behind
+A< CMSG {reply}
+B> MSG later\01
+A< MSG later\01
 
-== a receipt that waits for its client comes
+== a receipt that waits for its client comes, also behind a second death
 run: event=die,upgrade
 A> SUB k
 A| full
 A> CMSG !/publish\0token\0nobody\0
 ! {event} A
+! die A
 A< CMSG !/receipt\0token\00 0 0
 
 == publishers are held for a client that blocks, as before
@@ -220,3 +228,34 @@ C held
 A< MSG k\01
 A< MSG k\02
 C< CMSG !/sync\0behind
+
+== the number of packets that died with a worker is told, also behind an upgrade and another death
+# The bus counts the notice of each successor, of which the client is told the last one.
+run: workers=1
+A> CMSG !/notices/on
+A> SUB k
+B> CMSG blocking/soft/block
+B> SUB held
+AB| full
+C> MSG held\01
+A~> MSG held\02
+A~> MSG held\03
+A~> MSG held\04
+C> CMSG !/sync\0read
+C< CMSG !/sync\0read
+! die A
+! upgrade A
+! die A
+A< CMSG !/error\0packets-lost 3 {text}
+= packets-lost=1 B.lost=1
+
+== an upgrade keeps what a disconnected client has not read, and tells it why behind that
+run: event=upgrade
+A> CMSG !/notices/on
+A> SUB k
+A| full
+A> HELLO
+! {event} B
+B> MSG k\01
+A< CMSG !/error\0unknown-word {text}
+A end

@@ -27,7 +27,7 @@ BUGS = (
         "SnapshotRestorer._restore",
         "self._keep_receipts(session)",
         "",
-        found_by=[f"{_UPGRADE}::test_a_receipt_that_waits_for_its_client_survives_a_death"],
+        found_by=["tests/protocol/21-survival-of-backlogs.t"],
     ),
     Bug(
         "a program that does not take over changes the listener",

@@ -246,10 +246,20 @@ async def test_a_bus_that_is_to_end_commits_nothing(scene: Scene) -> None:
     assert Commit() not in scene.heard()
 
 
-async def test_a_pause_is_bounded(scene: Scene, autojump_clock: trio.testing.MockClock) -> None:
-    for message in READY[:3]:
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (READY[:0], "the new program was not ready within 10 s"),
+        (READY[:1], "the new program was not ready within 10 s"),
+        (READY[:3], "did not take all clients over within 5 s"),
+    ],
+)
+async def test_waits_for_the_new_program_are_bounded(
+    scene: Scene, autojump_clock: trio.testing.MockClock, said: tuple[FromNew, ...], why: str
+) -> None:
+    for message in said:
         upgrade_link.send(scene.sock, message)
-    with pytest.raises(UpgradeFailed, match="did not take all clients over within 5 s"):
+    with pytest.raises(UpgradeFailed, match=why):
         await scene.hand_over.run(scene._link, OFFER, [], lambda: None)
     assert scene.parts.done[-2:] == ["Thaw", "resume"]
 
