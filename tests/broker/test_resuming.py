@@ -14,12 +14,10 @@ import pytest
 from sbus.shared.shared_memory import LAYOUT_VERSION
 from tests.support.admin import administer
 from tests.support.bus import RUN_AS_SELF, Bus, wait_until_gone
-from tests.support.choices import CHOICES
 from tests.support.descriptor_store import StoringManager, needs_refusal, storing_manager
-from tests.support.flood import LOST, message
+from tests.support.flood import LOST
 from tests.support.processes import fork_server_pid, kill_at_once, several_clients
 from tests.support.raw_client import RawClient
-from tests.support.six_messages import OPTIONS, SIX, Flood
 from tests.support.subscriptions import assert_each_counts, assert_subscribed, subscribe
 from tests.support.threads import meanwhile, wait_until
 from tests.support.upgrades import serving_pid, upgrade
@@ -65,8 +63,6 @@ main()
 """
 STOPPED_EARLY = (sys.executable, "-P", "-c", _STOPPED_EARLY, *RUN_AS_SELF)
 """A bus that is told to stop before it has read anything."""
-WAYS = [kill_front, kill_fork_server, kill_all, restart]
-every_way = pytest.mark.parametrize("end", WAYS)
 
 
 @pytest.fixture
@@ -84,17 +80,24 @@ def end_bus(bus: Bus, end: Callable[[Bus], None]) -> None:
 
 
 # -- what clients keep -----------------------------------------------------------------------------
-@every_way
-def test_connections_and_subscriptions_go_on(
+@pytest.mark.parametrize("end", [kill_front, kill_fork_server])
+def test_connections_and_subscriptions_outlive_any_process_of_the_bus(
     manager: StoringManager, end: Callable[[Bus], None]
 ) -> None:
+    """Messages that are sent before the next one starts arrive in order. Nobody gets a number
+    twice."""
+    count = 50
     with ExitStack() as stack:
         with manager.bus() as bus:
             clients = stack.enter_context(several_clients(bus, 4))
             own = subscribe(clients)
             manager.wait_until_stored(len(clients))
             end_bus(bus, end)
+        for number in range(count):
+            clients[0].pub(b"a/x", b"%d" % number)
         bus = stack.enter_context(manager.bus())
+        for client in clients:
+            assert client.sync() == [b"MSG a/x\0%d" % number for number in range(count)]
         assert [client.whoami() for client in clients] == own
         assert_subscribed(clients, own)
         assert_each_counts(clients)
@@ -102,68 +105,6 @@ def test_connections_and_subscriptions_go_on(
             assert new.whoami()
             numbers = [listed["client"] for listed in admin.ask("clients")["clients"]]
             assert numbers == [1, 2, 3, 4, 5]
-
-
-@every_way
-def test_choices_go_on(manager: StoringManager, end: Callable[[Bus], None]) -> None:
-    with ExitStack() as stack:
-        with manager.bus() as bus:
-            chooser, other = stack.enter_context(several_clients(bus, 2))
-            for choice in CHOICES:
-                chooser.control(choice)
-            chooser.sub(b"k")
-            chooser.whoami()
-            manager.wait_until_stored(2)
-            end_bus(bus, end)
-        bus = stack.enter_context(manager.bus())
-        chooser.pub(b"k", b"no echo")
-        chooser.send(b"MSG !/reserved\0")
-        (notice,) = chooser.sync()
-        assert notice.startswith(b"CMSG !/error\0reserved ")
-        other.pub(b"k", b"1")
-        assert chooser.receive() == b"MSG k\x001"
-        with administer(bus) as admin:
-            (activity, _) = [one["activity"] for one in admin.ask("clients")["clients"]]
-        assert (activity["soft"], activity["order"]) == ("discard", "stack")
-        assert activity["age_ms_max"] == 86_400_000
-
-
-@every_way
-def test_what_is_sent_meanwhile_arrives_in_order(
-    manager: StoringManager, end: Callable[[Bus], None]
-) -> None:
-    count = 50
-    with ExitStack() as stack:
-        with manager.bus() as bus:
-            publisher, *others = stack.enter_context(several_clients(bus, 4))
-            for client in others:
-                client.sub(b"k")
-                client.sync()
-            manager.wait_until_stored(4)
-            end_bus(bus, end)
-        for number in range(count):
-            publisher.pub(b"k", b"%d" % number)
-        stack.enter_context(manager.bus())
-        publisher.sync()
-        for client in others:
-            assert client.sync() == [b"MSG k\0%d" % number for number in range(count)]
-
-
-@every_way
-def test_a_lost_backlog_is_told(manager: StoringManager, end: Callable[[Bus], None]) -> None:
-    with ExitStack() as stack:
-        with manager.bus(*OPTIONS) as bus:
-            slow, publisher, neighbour = stack.enter_context(several_clients(bus, 3))
-            flood = Flood(slow, publisher, neighbour)
-            flood.begin()
-            flood.publish(*SIX[:3])
-            manager.wait_until_stored(3)
-            end_bus(bus, end)
-        stack.enter_context(manager.bus(*OPTIONS))
-        publisher.sync()
-        publisher.send(message(b"behind", 100))
-        publisher.sync()
-        assert flood.read() == [LOST + b"3", message(b"behind", 100)]
 
 
 class Traffic:
@@ -230,7 +171,7 @@ class Traffic:
 def test_every_message_arrives_in_order_or_is_told_to_be_lost(manager: StoringManager) -> None:
     """But for what was under way in the instant of a death, which may count as lost though it was
     not."""
-    ways = [kill_all, kill_front, restart, kill_all, kill_fork_server]
+    ways = [kill_all, kill_front, restart, kill_fork_server]
     with ExitStack() as stack:
         bus = stack.enter_context(manager.bus())
         clients = stack.enter_context(several_clients(bus, 6))
@@ -291,23 +232,6 @@ def test_another_number_of_workers_serves_them(manager: StoringManager) -> None:
             assert wait_until_gone(pid, END_SECONDS_MAX)
 
 
-def test_a_bus_that_took_over_is_resumed(manager: StoringManager) -> None:
-    """The store has its memory, and not that of the bus whose place it took."""
-    with ExitStack() as stack:
-        with manager.bus() as bus:
-            clients = stack.enter_context(several_clients(bus, 2))
-            manager.wait_until_stored(2)
-            upgrade_stored(bus, manager)
-            clients[0].sub(b"k")
-            clients[0].sync()
-            kill_serving(bus)
-        stack.enter_context(manager.bus())
-        clients[1].pub(b"k", b"")
-        assert clients[0].receive() == b"MSG k\0"
-
-
-# -- what is not kept ------------------------------------------------------------------------------
-@needs_root
 def upgrade_stored(bus: Bus, manager: StoringManager) -> None:
     """Return when the store has the memory of the new bus, and not that of the old one."""
     stored = len(manager.stored)
@@ -327,7 +251,8 @@ def kill_serving(bus: Bus) -> None:
 def test_no_connection_gets_a_number_from_before_an_upgrade(
     manager: StoringManager, is_connected: bool
 ) -> None:
-    """Whether or not the last one is still connected when another program takes over."""
+    """Whether or not the last one is still connected when another program takes over. The store has
+    the memory of the new bus."""
     with ExitStack() as stack:
         with manager.bus() as bus:
             clients = stack.enter_context(several_clients(bus, 3))
@@ -339,14 +264,19 @@ def test_no_connection_gets_a_number_from_before_an_upgrade(
                 )
             manager.wait_until_stored(len(clients))
             upgrade_stored(bus, manager)
+            clients[0].sub(b"k")
+            clients[0].sync()
             kill_serving(bus)
         bus = stack.enter_context(manager.bus())
         with bus.connect() as new, administer(bus) as admin:
-            assert new.whoami()
+            new.pub(b"k", b"")
+            assert clients[0].receive() == b"MSG k\0"
             numbers = [listed["client"] for listed in admin.ask("clients")["clients"]]
         assert numbers == [*range(1, len(clients) + 1), 4]
 
 
+# -- what is not kept ------------------------------------------------------------------------------
+@needs_root
 def test_a_user_leaves_as_many_places_as_it_has() -> None:
     with ExitStack() as stack:
         directory = stack.enter_context(directory_for_everybody())
@@ -485,12 +415,6 @@ def test_a_memory_of_another_layout_is_not_used(manager: StoringManager) -> None
     assert f"its memory has layout {LAYOUT_VERSION + 1}" in text
 
 
-@pytest.mark.parametrize("size", [0, 8, 4096])
-def test_a_memory_that_was_cut_off_is_not_used(manager: StoringManager, size: int) -> None:
-    text = begins_anew(manager, lambda memory: os.ftruncate(memory, size))
-    assert "the bus begins anew" in text
-
-
 def test_a_memory_of_another_dialect_is_not_used(manager: StoringManager) -> None:
     """Its patterns would mean something else."""
     with ExitStack() as stack:
@@ -501,6 +425,11 @@ def test_a_memory_of_another_dialect_is_not_used(manager: StoringManager) -> Non
         bus = stack.enter_context(manager.bus("--dialect", "dot"))
         assert client.receive() == b""
         assert "the configuration has another dialect now" in bus.stderr_text()
+
+
+def test_a_memory_that_was_cut_off_is_not_used(manager: StoringManager) -> None:
+    text = begins_anew(manager, lambda memory: os.ftruncate(memory, 4096))
+    assert "the bus begins anew" in text
 
 
 def test_a_memory_with_which_buses_keep_failing_is_used_no_more(manager: StoringManager) -> None:
