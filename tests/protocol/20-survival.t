@@ -95,6 +95,8 @@ B> CMSG !/members\0*/*
 B< CMSG !/members\0end\n{A.uid} a {A.client} {A.gid} {A.pid}
 B> CMSG !/join\0a
 B< CMSG !/join\0a\0name-taken {text}
+A> CMSG !/join\0b
+A< CMSG !/join\0b\0has-name {text}
 A> CMSG !/join\0a\0k\0will
 A< CMSG !/join\0a
 ! close A
@@ -104,15 +106,22 @@ B> CMSG !/join\0a
 B< MSG !/presence/{B.uid}/a\0join {B.client} {B.gid} {B.pid}
 B< CMSG !/join\0a
 
-== a name that was given up
+== a name that was given up, and one that is given up behind it
 A> CMSG !/join\0a
 A< CMSG !/join\0a
 A> CMSG !/leave
 A< CMSG !/leave\0a
+A> CMSG !/join\0b\0k\0will
+A< CMSG !/join\0b
+B> SUB !/presence/*/*
 ! {event} A
+A> CMSG !/leave
+A< CMSG !/leave\0b
+B< MSG !/presence/{A.uid}/b\0leave {A.client} {A.gid} {A.pid} gave-up
 B> CMSG !/members\0*/*
 B< CMSG !/members\0end
 B> CMSG !/join\0a
+B< MSG !/presence/{B.uid}/a\0join {B.client} {B.gid} {B.pid}
 B< CMSG !/join\0a
 
 == receipts of later messages
@@ -176,3 +185,25 @@ A~> CMSG !/sync\0second
 A< CMSG !/sync\0first
 A< MSG k\01
 A< CMSG !/sync\0second
+
+== messages in the log of a dying worker are delivered by its successor
+run: event=die workers=2,4 place=other
+A> SUB k
+! stop A
+B~> MSG k\01
+B~> CMSG !/sync\0accepted
+B< CMSG !/sync\0accepted
+! {event} A
+B> MSG k\02
+A< MSG k\01
+A< MSG k\02
+
+== a client's figures
+run: event=move,upgrade
+A> SUB k
+A> MSG k\01
+B> MSG k\02
+A< MSG k\01
+A< MSG k\02
+! {event} A
+admin clients A messages_in=1 accepted=2 delivered=2 discarded=0 backlog=0 subscriptions=1

@@ -1,9 +1,6 @@
 """Clients that take names, and what those who watch them make of it."""
 
-from collections.abc import Iterable
-
-from sbus.protocol.packets import Message, parse_server_packet
-from sbus.protocol.presence import Member, parse_change, parse_members
+from sbus.protocol.presence import Member, parse_members
 from tests.support.raw_client import RawClient
 
 PRESENCE = b"MSG !/presence/"
@@ -45,20 +42,3 @@ def _reply(client: RawClient, beginning: bytes) -> bytes:
         assert packet
     assert packet.startswith(beginning), packet
     return packet.removeprefix(beginning)
-
-
-def members_behind(packets: Iterable[bytes]) -> set[Member]:
-    """Who is there when all of these have been received."""
-    there: set[Member] = set()
-    for packet in packets:
-        if packet.startswith(PRESENCE):
-            message = parse_server_packet(packet)
-            assert isinstance(message, Message)
-            change = parse_change(message)
-            if change.reason is None:
-                assert change.member not in there, f"{packet!r} comes twice"
-                there.add(change.member)
-            else:
-                assert change.member in there, f"{packet!r} of nobody who is there"
-                there.remove(change.member)
-    return there
