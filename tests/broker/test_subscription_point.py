@@ -7,7 +7,6 @@ that any client publishes from then on reaches it (PROTOCOL, "Promises", 2).
 import itertools
 import threading
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from tests.support.raw_client import RawClient
 from tests.support.threads import meanwhile
 
 WORKERS = 3
-ROUNDS = 60
+ROUNDS = 18
 AHEAD_MAX = 300
 
 
@@ -96,8 +95,9 @@ def check_one_subscription(
     client.receive_nothing()
 
 
-@pytest.mark.parametrize("others_listen", [False, True])
-@pytest.mark.parametrize("barrier", [ask_whoami, publish_to_oneself])
+@pytest.mark.parametrize(
+    ("barrier", "others_listen"), [(ask_whoami, True), (publish_to_oneself, False)]
+)
 def test_a_barrier_makes_a_subscription_known_to_all_publishers(
     tmp_path: Path, barrier: Callable[[RawClient], list[bytes]], others_listen: bool
 ) -> None:
@@ -116,7 +116,7 @@ def test_a_barrier_makes_a_subscription_known_to_all_publishers(
 def test_before_and_after_a_subscription(bus: Bus) -> None:
     """What is published and confirmed lies on one side of a `SUB` or `UNSUB`, for sure."""
     with clients_on_each(bus, 2, 2) as ((subscriber, neighbour), (stranger, _)):
-        for number, publisher in itertools.product(range(200), (neighbour, stranger)):
+        for number, publisher in itertools.product(range(30), (neighbour, stranger)):
             publisher.pub(b"key", b"before %d" % number)
             publisher.whoami()
             subscriber.sub(b"key")
@@ -140,61 +140,3 @@ def test_packets_of_one_client_take_effect_one_after_the_other(bus: Bus) -> None
             client.unsub(b"k*")
             client.pub(b"key", b"after %d" % number)
         assert client.sync() == [b"MSG key\0during %d" % number for number in range(200)]
-
-
-def received_of_own(client: RawClient, key: bytes) -> int:
-    client.pub(key, b"")
-    return len(client.sync())
-
-
-def test_a_pattern_is_subscribed_as_often_as_it_was_asked_for(bus: Bus) -> None:
-    with bus.connect() as client:
-        got = partial(received_of_own, client, b"a/b")
-        client.sub(b"a/*")
-        client.sub(b"a/*")
-        client.sub(b"a/")
-        assert got() == 1
-        client.unsub(b"a/*")
-        client.unsub(b"a/")
-        assert got() == 1
-        client.unsub(b"a/*")
-        assert got() == 0
-        client.sub(b"a/*")
-        assert got() == 1
-
-
-def test_unsubscribing_an_unknown_pattern_has_no_effect(bus: Bus) -> None:
-    """Neither another pattern that matches the same, nor another client's, is touched by it."""
-    with clients_on_each(bus, 2) as ((first,), (second,)):
-        for client in (first, second):
-            client.control(b"!/notices/on")
-        first.sub(b"a/b")
-        second.sub(b"a/*")
-        for pattern in (b"a/*", b"a/", b"", b"a/b/", b"never"):
-            first.unsub(pattern)
-        second.unsub(b"a/b")
-        for client in (first, second):
-            assert client.sync() == []
-        second.pub(b"a/b", b"payload")
-        second_got = second.sync()
-        assert first.sync() == second_got == [b"MSG a/b\0payload"]
-
-
-def test_what_follows_a_nul_in_a_pattern_is_ignored(bus: Bus) -> None:
-    with bus.connect() as client:
-        client.sub(b"key\0something")
-        assert received_of_own(client, b"key") == 1
-        client.unsub(b"key\0something else")
-        assert received_of_own(client, b"key") == 0
-
-
-def test_a_client_that_left_is_no_longer_subscribed(bus: Bus) -> None:
-    """Its worker may have other clients with the same pattern; they stay subscribed."""
-    with clients_on_each(bus, 2, 2) as ((leaves, stays), (publisher, _)):
-        for client in (leaves, stays):
-            client.sub(b"key")
-            client.whoami()
-        leaves.close()
-        publisher.pub(b"key", b"payload")
-        publisher.whoami()
-        assert stays.sync() == [b"MSG key\0payload"]

@@ -41,10 +41,12 @@ A< MSG kk\02
 == an unsubscription without a subscription is ignored
 A> CMSG !/notices/on
 A> SUB k*
+B> SUB k
 A>? UNSUB k
 A>? UNSUB nothing
+B>? UNSUB k*
 B> MSG k\01
-A< MSG k\01
+AB< MSG k\01
 
 == what follows a NUL in a pattern is ignored
 A> SUB k\0more
