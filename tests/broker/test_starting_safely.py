@@ -31,7 +31,7 @@ from tests.support.threads import wait_until
 from tests.support.users import directory_for_everybody, needs_root
 
 GONE_SECONDS_MAX = 10.0
-RACES = 6
+RACES = 2
 SERVICE = 65_431
 """A user and group id that no host gives to anybody."""
 
@@ -54,23 +54,32 @@ def refusal(directory: Path, *arguments: str) -> str:
 # -- beside a bus that lives -----------------------------------------------------------------------
 
 
-@pytest.fixture
-def live(tmp_path: Path) -> Iterator[Path]:
-    """The directory of a bus in the background, to which nothing happens; see `launch`."""
-    launch(tmp_path)
-    with daemon_in(tmp_path) as pid:
-        before = {name: os.lstat(tmp_path / name) for name in os.listdir(tmp_path)}
-        assert sorted(before) == ["bus", "bus.admin", "pid"]
-        yield tmp_path
-        after = {name: os.lstat(tmp_path / name) for name in os.listdir(tmp_path)}
-        assert {name: found.st_ino for name, found in after.items()} == {
-            name: found.st_ino for name, found in before.items()
-        }
-        exchange(tmp_path / "bus")
-        with Admin(str(tmp_path / "bus.admin")) as admin:
-            assert admin.ask("version")["pid"] == pid
+@pytest.fixture(scope="module")
+def live_pid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int]]:
+    """The directory of a bus in the background, and its process; see `launch`."""
+    directory = tmp_path_factory.mktemp("live")
+    launch(directory)
+    with daemon_in(directory) as pid:
+        yield directory, pid
         end(pid)
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(directory) == []
+
+
+@pytest.fixture
+def live(live_pid: tuple[Path, int]) -> Iterator[Path]:
+    """The directory of this bus, to which nothing happens."""
+    directory, pid = live_pid
+    before = inodes(directory)
+    assert sorted(before) == ["bus", "bus.admin", "pid"]
+    yield directory
+    assert inodes(directory) == before
+    exchange(directory / "bus")
+    with Admin(str(directory / "bus.admin")) as admin:
+        assert admin.ask("version")["pid"] == pid
+
+
+def inodes(directory: Path) -> dict[str, int]:
+    return {name: os.lstat(directory / name).st_ino for name in os.listdir(directory)}
 
 
 @pytest.mark.parametrize("options", [(), ("-r",)])
