@@ -37,7 +37,6 @@ hypothesis.settings.load_profile("sbus")
 
 # Files whose tests take longest begin first, so that no process ends long before the others.
 LONGEST = (
-    "tests/pipeline/test_spark_processes.py",
     "tests/pipeline/test_spark_cluster.py",
     "tests/pipeline/",
     "tests/model/",

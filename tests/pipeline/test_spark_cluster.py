@@ -1,5 +1,5 @@
 """A Spark cluster reads the recordings of two hosts in object storage. It shares no directory with
-anybody, and an executor is killed in the middle of a question."""
+anybody, has no Java installed, and an executor is killed in the middle of a question."""
 
 import os
 import subprocess

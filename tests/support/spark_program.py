@@ -1,12 +1,8 @@
 """A program with a session of its own: streams a recording to files, and can be killed.
 
-    python -m tests.support.spark_program MASTER RECORDING OUT CHECKPOINT always|once
-
-`once` ends when it has streamed what is there. It prints as JSON its Java, the rows of the files,
-and how many rows and tasks a batch read has.
+python -m tests.support.spark_program MASTER RECORDING OUT CHECKPOINT
 """
 
-import json
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -49,23 +45,12 @@ def streamed(spark: "SparkSession", out: str) -> list[tuple[int, str]]:
     return [(row.offset, row.value) for row in rows.collect()]
 
 
-def main(master: str, recording: str, out: str, checkpoint: str, how: str) -> None:
+def main(master: str, recording: str, out: str, checkpoint: str) -> None:
     from sbus.pipeline.spark.session import spark_session
 
     spark = spark_session(master=master, conf={**INTERPRETED, "spark.sql.shuffle.partitions": "2"})
-    if how == "always":
-        endless = writer(spark, recording, out, checkpoint)
-        endless.trigger(processingTime="50 milliseconds").start().awaitTermination()
-    stream_once(spark, recording, out, checkpoint)
-    batch = spark.read.format("sbus").option("minPartitions", "2").load(recording)
-    printed = {
-        "java": spark._jvm.System.getProperty("java.home"),  # type: ignore[union-attr]
-        "streamed": streamed(spark, out),
-        "rows": batch.count(),
-        "tasks": batch.rdd.getNumPartitions(),
-    }
-    print(json.dumps(printed))
-    spark.stop()
+    endless = writer(spark, recording, out, checkpoint)
+    endless.trigger(processingTime="50 milliseconds").start().awaitTermination()
 
 
 if __name__ == "__main__":

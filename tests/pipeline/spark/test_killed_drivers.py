@@ -67,9 +67,7 @@ def test_a_stream_that_is_killed_at_any_instant_has_every_row_once(
     ):
         for _ in range(KILLS):
             before = committed(checkpoint)
-            process = subprocess.Popen(
-                [*PROGRAM, "local[2]", *paths, "always"], env=program_environment()
-            )
+            process = subprocess.Popen([*PROGRAM, "local[2]", *paths], env=program_environment())
             try:
                 wait_until(
                     lambda before=before: committed(checkpoint) > before,  # type: ignore[misc]
