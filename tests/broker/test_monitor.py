@@ -39,7 +39,7 @@ KEYS = (b"a/b", b"a/c", b"c/d/e", b"c/d", b"z")
 ECHO_OFF = b"echo/off"
 
 
-@pytest.fixture(params=[1, 2, 3], scope="module")
+@pytest.fixture(params=[1, 3], scope="module")
 def bus(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
     with running_bus(tmp_path_factory.mktemp("bus"), workers=request.param) as running:
         yield running

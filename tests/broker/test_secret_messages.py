@@ -195,29 +195,3 @@ def test_two_clients_prove_their_identities_as_documented(bus: Bus, tmp_path: Pa
     ids = f"!/cred/{os.getegid()}/{os.geteuid()}"
     assert said["alice"] == f"bob is {ids}/{pids['bob']}\n"
     assert said["bob"] == f"alice is {ids}/{pids['alice']}\n"
-
-
-def test_the_proof_of_the_specification_step_by_step(bus: Bus) -> None:
-    """A tells B who it is, B answers A alone, A sends B alone a number, B sends it back to A."""
-    with (
-        inherited_connection(address_of(bus)) as a,
-        inherited_connection(address_of(bus)) as b,
-        bus.connect() as eve,
-    ):
-        key_a, key_b = (secret((*OWN[:2], b"%d" % each.parent), b"proof") for each in (a, b))
-        for client, own in ((a, key_a), (b, key_b)):
-            client.send(b"SUB " + own)
-            client.send(b"SUB greetings")
-            assert sync(client) == []
-        for pattern in (b"", b"*/", secret((b"", b"", b""), b""), secret(OWN, b"")):
-            eve.sub(pattern)
-        assert eve.sync() == []
-        a.send(b"MSG greetings\0" + key_a)
-        assert a.receive() == b.receive() == b"MSG greetings\0" + key_a
-        b.send(b"MSG " + key_a + b"\0" + key_b)
-        assert a.receive() == b"MSG " + key_a + b"\0" + key_b
-        a.send(b"MSG " + key_b + b"\x00271828")
-        assert b.receive() == b"MSG " + key_b + b"\x00271828"
-        b.send(b"MSG " + key_a + b"\x00271828")
-        assert a.receive() == b"MSG " + key_a + b"\x00271828"
-        assert eve.sync() == [b"MSG greetings\0" + key_a]
