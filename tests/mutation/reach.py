@@ -15,7 +15,7 @@ from tests.mutation.operators import MODULE, body_start, functions
 from tests.mutation.runner import Runner
 from tests.mutation.scratch import mark, scratch_of, text_of
 
-FOLDERS = ("tests/unit", "tests/fuzz", "tests/broker", "tests/bridge")
+FOLDERS = ("tests/unit", "tests/fuzz", "tests/protocol", "tests/broker", "tests/bridge")
 FILE_SECONDS_MAX = 300.0
 UNIT_SECONDS_MAX = 8.0
 OTHER_SECONDS_MAX = 12.0
@@ -96,8 +96,9 @@ class Reach:
 
     def _test_files(self) -> Iterator[str]:
         for folder in FOLDERS:
-            for path in sorted((self._tree / folder).rglob("test_*.py")):
-                yield str(path.relative_to(self._tree))
+            for pattern in ("test_*.py", "*.t"):
+                for path in sorted((self._tree / folder).rglob(pattern)):
+                    yield str(path.relative_to(self._tree))
 
     def _instrumented(self, module: str, text: str) -> str:
         tree = ast.parse(text)
