@@ -14,28 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.block_scene import (
-    HARD,
-    OPTIONS,
-    SIZE,
-    SOFT,
-    Scenes,
-    numbered,
-    receive_all,
-    scene_on,
-)
+from tests.support.block_scene import HARD, OPTIONS, SIZE, SOFT, Scenes, receive_all, scene_on
 from tests.support.bus import running_bus
-from tests.support.flood import (
-    filling,
-    give_turns,
-    limit_options,
-    message,
-    send_until_held,
-    unread_bytes,
-)
-from tests.support.processes import clients_on_each
+from tests.support.flood import give_turns, message, send_until_held
 from tests.support.raw_client import RawClient
-from tests.support.threads import Task, wait_until
+from tests.support.threads import Task
 
 
 def test_one_matching_pattern_of_thousands_is_enough(scenes: Scenes) -> None:
@@ -51,37 +34,6 @@ def test_one_matching_pattern_of_thousands_is_enough(scenes: Scenes) -> None:
         receive_all(scene.slow, sent, b"many/2999")
         scene.publisher.whoami()
         assert scene.slow.sync() == []
-
-
-def test_a_half_empty_backlog_releases_publishers(tmp_path: Path) -> None:
-    """One message at a time, so that at most one too many is kept; and a backlog of several times
-    what the socket holds, which is never known exactly."""
-    backlog = 400
-    options = limit_options(
-        backlog_messages_max=backlog, batch_packets_max=1, user_held_seconds_max=60
-    )
-    with (
-        running_bus(tmp_path, *options, workers=1) as bus,
-        clients_on_each(bus, 1, 3) as ((slow, publisher, witness),),
-    ):
-        for choice in HARD:
-            slow.control(choice)
-        slow.sub(b"k")
-        slow.whoami()
-        sent = send_until_held(publisher, numbered(), [witness])
-        unread = unread_bytes(publisher)
-        messages = islice(numbered(), sent)
-        for packet in islice(messages, backlog // 2 - 1):
-            assert slow.receive() == packet
-        give_turns([witness, witness])
-        assert unread_bytes(publisher) == unread, "the backlog is still more than half full"
-        for packet in islice(messages, len(filling(size=SIZE)) + 2):
-            assert slow.receive() == packet
-        wait_until(lambda: unread_bytes(publisher) < unread, "the publisher is read again")
-        for packet in messages:
-            assert slow.receive() == packet
-        publisher.whoami()
-        assert slow.sync() == []
 
 
 def test_a_bus_ends_though_publishers_are_held(tmp_path: Path) -> None:
@@ -100,8 +52,8 @@ EACH = 1_200
 READ_AT_ONCE = 300
 
 
-def of(name: int, begin: int = 0, key: bytes = b"k") -> Iterator[bytes]:
-    return (message(b"%d %d" % (name, number), SIZE, key) for number in count(begin))
+def of(name: int, begin: int = 0) -> Iterator[bytes]:
+    return (message(b"%d %d" % (name, number), SIZE) for number in count(begin))
 
 
 def publish(publisher: RawClient, packets: Iterator[bytes]) -> None:

@@ -395,7 +395,7 @@ A< MSG a\01{x*29}
 A< MSG a\02{x*29}
 A< CMSG !/lost\01
 
-== the order latest keeps the newest message of each key, at the place of the oldest
+== the order latest keeps the newest message of each key, at the oldest's place and in its room
 A> CMSG !/notices/on
 A> CMSG order/latest
 A> SUB k/*
@@ -404,14 +404,18 @@ B> MSG k/1\01
 B> MSG k/2\02
 B> MSG k/1\03
 B> MSG k/3\04
-B> MSG k/2\05
-B> MSG k/1\06
-admin clients A replaced=3 backlog=3
-A< MSG k/1\06
-A< MSG k/2\05
-A< MSG k/3\04
+B> MSG k/4\05
+B> MSG k/5\0no room
+B> MSG k/2\06
 B> MSG k/1\07
+admin clients A replaced=3 backlog=4
+A< CMSG !/lost\01
 A< MSG k/1\07
+A< MSG k/2\06
+A< MSG k/3\04
+A< MSG k/4\05
+B> MSG k/1\08
+A< MSG k/1\08
 = A.replaced=3
 
 == the order latest goes by the key also where messages have senders

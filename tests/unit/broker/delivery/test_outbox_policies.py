@@ -77,15 +77,6 @@ def test_no_send_is_tried_for_a_message_that_is_dropped_as_the_one_before(peers:
     assert peer.outbox.statistics().dropped == 1_000
 
 
-@pytest.mark.parametrize(("size", "kept"), [(10, False), (9, False), (8, True)])
-def test_a_smaller_message_may_fit_into_the_backlog(peers: Make, size: int, kept: bool) -> None:
-    peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, BacklogOrder.QUEUE)
-    peer.serve(peer.served, limits(size=8))
-    peer.outbox.send_control(b"the socket is full")
-    peer.deliver(b"x" * 9, b"x" * size)
-    assert peer.outbox.statistics().backlog == kept
-
-
 def test_an_outbox_that_is_drained_before_room_is_reported_watches_for_none(peers: Make) -> None:
     """A message finds room before the poller reports any, and then the socket is full again."""
     peer = full_peer(peers, Soft.DISCARD, Hard.DISCARD, BacklogOrder.QUEUE)
@@ -119,18 +110,6 @@ def test_a_backlog_that_was_full_takes_more_when_it_has_room_again(peers: Make) 
     assert (peer.outbox.statistics().backlog, peer.outbox.statistics().dropped) == (bound, 1)
     peer.deliver(b"too much again")
     assert (peer.outbox.statistics().backlog, peer.outbox.statistics().dropped) == (bound, 2)
-
-
-def test_a_newer_message_needs_no_room_where_it_replaces_another(peers: Make) -> None:
-    """Also after messages for which there was none, and if these were as long."""
-    peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, BacklogOrder.LATEST, messages=2)
-    peer.deliver(b"MSG a\0001", b"MSG b\0001", b"MSG c\0001", b"MSG a\0002", b"MSG b\0002")
-    statistics = peer.outbox.statistics()
-    assert (statistics.backlog, statistics.replaced, statistics.dropped) == (2, 2, 1)
-    assert total(statistics) == statistics.accepted
-    assert peer.account.use(DROPPED) == 1
-    expected = [b"CMSG !/lost\x001", b"MSG a\0002", b"MSG b\0002"]
-    assert read_behind_the_filling(peer) == expected
 
 
 def test_a_message_too_long_for_the_place_of_another_is_dropped(peers: Make) -> None:
