@@ -125,11 +125,13 @@ def bus_of(
     address: str | None = None,
     command: Sequence[str] | None = SBUSD,
     pass_fds: Sequence[int] = (),
+    upgraded_to: Sequence[str] = BARE_SBUSD[1:],
 ) -> Iterator[Bus]:
     """Run a bus with just these arguments, `-f` among them.
 
     Clients reach it at `address`; None when it prints where. Its standard error is kept in
-    `directory`. With no command, it is forked, and gets `pass_fds` as if from a service manager.
+    `directory`. With no command, it is forked, gets `pass_fds` as if from a service manager, and
+    has Python run `upgraded_to` for an upgrade.
     """
     stderr = directory / "bus.stderr"
     stolen_before_s = stolen_seconds()
@@ -137,7 +139,7 @@ def bus_of(
     with stderr.open("wb") as errors:
         if command is None:
             own = [*RUN_AS_SELF, *arguments]
-            process = ForkedSbusd(own, errors, sbusd_environment(), pass_fds)
+            process = ForkedSbusd(own, errors, sbusd_environment(), pass_fds, upgraded_to)
         else:
             process = subprocess.Popen(
                 [*command, *arguments],

@@ -31,11 +31,18 @@ class ForkedSbusd:
         arguments: Sequence[str],
         stderr: BinaryIO,
         environment: dict[str, str],
-        passed: Sequence[int] = (),
+        passed: Sequence[int],
+        program: Sequence[str],
     ) -> None:
-        """It is passed these descriptors as by a service manager, from 3 on."""
+        """It is passed these descriptors as by a service manager, from 3 on. For an upgrade it has
+        Python run this program with the same arguments."""
         self._template = _template_of(os.getpid(), environment.get(VARIABLE))
-        asked = {"arguments": arguments, "environment": environment, "directory": os.getcwd()}
+        asked = {
+            "program": program,
+            "arguments": arguments,
+            "environment": environment,
+            "directory": os.getcwd(),
+        }
         read_fd, write_fd = os.pipe()
         self.stdout = FileIO(read_fd)
         try:

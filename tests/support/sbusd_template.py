@@ -1,10 +1,10 @@
 """A process that has imported what a bus needs, and forks buses: `python -m` this file FD.
 
-A packet on the descriptor FD is JSON. It is either the arguments of `sbusd` for a new bus, with its
-environment and working directory, beside the descriptors of its standard output and error and those
-that a service manager passes it, and is answered with the pid; or it is the pid of one that has
-ended, and is answered with its exit status, negative for a signal. This process has one thread, so
-forking is sound.
+A packet on the descriptor FD is JSON. It is either what `ForkedSbusd` asks for, a new bus with its
+arguments, environment and working directory, beside the descriptors of its standard output and
+error and those that a service manager passes it, and is answered with the pid; or it is the pid of
+one that has ended, and is answered with its exit status, negative for a signal. This process has
+one thread, so forking is sound.
 """
 
 import fcntl
@@ -41,7 +41,11 @@ def serve(link: socket.socket) -> None:
 
 
 def become_bus(
-    descriptors: list[int], arguments: list[str], environment: dict[str, str], directory: str
+    descriptors: list[int],
+    program: list[str],
+    arguments: list[str],
+    environment: dict[str, str],
+    directory: str,
 ) -> None:
     """Run `sbusd` as if this process had been started for it; ends with SystemExit."""
     os.chdir(directory)
@@ -53,7 +57,7 @@ def become_bus(
     os.environ.update(environment)
     if len(high) > 2:
         os.environ["LISTEN_PID"] = str(os.getpid())
-    sys.orig_argv[1:] = ["-P", "-m", "sbus.cli.sbusd", *arguments]
+    sys.orig_argv[1:] = [*program, *arguments]
     sys.argv[1:] = arguments
     main()
 

@@ -121,14 +121,16 @@ def ending_bus(
 ) -> Iterator[ChangingBus]:
     """The same, for a block in which the bus may end by itself."""
     address, script = str(directory / "bus.socket"), directory / "new_program.py"
-    program = _PROGRAM.format(script=str(script))
-    config = ("--config", str(directory / "sbus.toml"))
-    command = (sys.executable, "-P", "-c", program, *RUN_AS_SELF, *config)
+    program = ("-P", "-c", _PROGRAM.format(script=str(script)))
     changing = ChangingBus(directory)
     changing.set_workers(workers)
     changing.run_tree(tree)
-    arguments = ("-f", "-a", address, "--placement", "spread", *options)
-    with bus_of(directory, *arguments, address=address, command=command) as bus:
+    config = ("--config", str(directory / "sbus.toml"))
+    arguments = ("-f", "-a", address, *config, "--placement", "spread", *options)
+    command = None if tree == PROJECT else (sys.executable, *program, *RUN_AS_SELF)
+    with bus_of(
+        directory, *arguments, address=address, command=command, upgraded_to=program
+    ) as bus:
         changing.bus = bus
         yield changing
 
