@@ -102,12 +102,14 @@ class _Campaign:
         load: CheckedLoad,
         newcomers: _Newcomers,
         rate: int,
+        rest_seconds: float,
         trees: Sequence[Path],
     ) -> None:
         self._changing = changing
         self._load = load
         self._newcomers = newcomers
         self._rate = rate
+        self._rest_seconds = rest_seconds
         self._trees = cycle(trees)
         next(self._trees)
 
@@ -119,12 +121,12 @@ class _Campaign:
         with ExitStack() as stack:
             if is_watched:
                 stack.enter_context(_streams_that_end(changing.bus))
-            self._load.run_for(self._rate, REST_SECONDS)
+            self._load.run_for(self._rate, self._rest_seconds)
             self._load.take_longest_wait()
             self._newcomers.take_longest_wait()
             task = Task(lambda: results.append(upgrade(changing.bus)))
             self._load.run(self._rate, lambda: task.ends_within(0))
-            self._load.run_for(self._rate, REST_SECONDS)
+            self._load.run_for(self._rate, self._rest_seconds)
         return UpgradeTimes(
             workers,
             results[0]["pause_seconds"] * 1_000,
@@ -148,6 +150,7 @@ def run_campaign(
     messages_per_second: int,
     seed: int = 1,
     earlier: str = "",
+    rest_seconds: float = REST_SECONDS,
 ) -> tuple[list[UpgradeTimes], str]:
     """Run one, check it, and return the times of the upgrades and what happened."""
     trees = [tree_of(earlier), PROJECT] if earlier else [PROJECT]
@@ -159,7 +162,7 @@ def run_campaign(
         each = subscriptions // clients
         load = CheckedLoad(changing.bus, clients, random.Random(seed), KINDS, UIDS, each)
         newcomers = _Newcomers(changing.bus)
-        campaign = _Campaign(changing, load, newcomers, messages_per_second, trees)
+        campaign = _Campaign(changing, load, newcomers, messages_per_second, rest_seconds, trees)
         try:
             before = _subscriptions(changing.bus)
             with meanwhile(newcomers.come_and_go):
