@@ -41,8 +41,8 @@ def subscribe_and_unsubscribe(client: RawClient, own: int, rounds: int) -> None:
 def test_routes_stay_correct_while_thousands_of_subscriptions_change(
     tmp_path: Path, workers: int
 ) -> None:
-    """Sixteen times what the table holds; some clients keep theirs, and messages flow."""
-    each, held_by_each, rounds = 4, 15, 2_500
+    """Several times what the table holds; some clients keep theirs, and messages flow."""
+    each, held_by_each, rounds = 4, 15, 800
     with (
         running_bus(tmp_path, *SMALL_TABLE, workers=workers) as bus,
         clients_on_each(bus, workers, each) as places,
