@@ -47,30 +47,6 @@ def test_the_reply_lists_all_clients_of_the_user(bus: Bus) -> None:
         assert user["limits"]["connections_max"] == 1_024
 
 
-def test_the_reply_keeps_its_place_in_the_order(bus: Bus) -> None:
-    with several_clients(bus, 2) as (asking, other):
-        asking.sub(b"k")
-        asking.sync()
-        other.pub(b"k", b"before")
-        other.sync()
-        asking.control(b"!/me")
-        asking.pub(b"k", b"after")
-        packets = asking.sync()
-        assert packets[0] == b"MSG k\0before"
-        assert packets[1].startswith(REPLY)
-        assert packets[2] == b"MSG k\0after"
-
-
-def test_many_queries_at_once_get_a_reply_each(bus: Bus) -> None:
-    with several_clients(bus, 10) as clients:
-        for client in clients:
-            for _ in range(5):
-                client.control(b"!/me")
-        for client in clients:
-            for _ in range(5):
-                assert understood(client.receive())["user"]["connections"] == len(clients)
-
-
 def test_a_client_that_asks_and_leaves_does_no_harm(bus: Bus) -> None:
     for _ in range(20):
         with bus.connect() as client:

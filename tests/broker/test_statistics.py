@@ -78,19 +78,6 @@ def test_every_message_counts_once_in_and_once_for_each_recipient(tmp_path: Path
         assert {worker["worker"]: worker["pid"] for worker in workers} == worker_pids(bus)
 
 
-def test_echo_off_means_one_recipient_less(bus: Bus) -> None:
-    with several_clients(bus, 2) as (one, two), administer(bus) as admin:
-        for client in (one, two):
-            client.sub(b"k")
-            client.sync()
-        one.control(b"echo/off")
-        one.pub(b"k", b"")
-        one.sync()
-        two.sync()
-        traffic = wait_for_traffic(admin, lambda now: now["accepted"] > 0)
-        assert traffic["accepted"] == traffic["delivered"] == traffic["messages_in"] == 1
-
-
 @pytest.mark.parametrize(
     ("choice", "limits", "reason"),
     [

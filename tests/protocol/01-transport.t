@@ -120,14 +120,21 @@ B< MSG k\01
 B< MSG k\02
 
 == what a client sent before it shut down its sending side is processed
-B> SUB k
+AB> SUB k
 A~> MSG k\01
+A~> MSG k\02
 ! shutdown-write A
+A< MSG k\01
+A< MSG k\02
 A end
 B< MSG k\01
+B< MSG k\02
 
 == a client that shuts down its receiving side stays, and may publish
-AB> SUB k
+with pattern=k
+with pattern=other
+A> SUB {pattern}
+B> SUB k
 ! shutdown-read A
 A> MSG k\01
 C> MSG k\02
