@@ -37,9 +37,5 @@ def test_a_subscription_takes_effect_at_one_instant(tmp_path: Path) -> None:
     )
 
 
-def test_before_and_after_a_subscription(bus: bus.Bus) -> None:
-    test_subscription_point.test_before_and_after_a_subscription(bus)
-
-
 def test_random_clients_receive_what_the_model_says(tmp_path: Path) -> None:
     test_random_clients.test_every_client_receives_what_the_model_says(tmp_path)
