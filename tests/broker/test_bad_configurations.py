@@ -1,14 +1,12 @@
 """Bad configurations: one line that names the place, status 1, and no effect on a running bus.
 
-One bus runs all the time and is asked to read each of them. After each its configuration is still
-the first one: reading its own file again changes nothing.
+One bus runs all the time and is asked to read one of each kind, and damaged files. After each its
+configuration is still the first one: reading its own file again changes nothing.
+`tests/unit/cli/sbusd/test_plan.py` has all mistakes.
 """
 
-import os
-import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,9 +18,8 @@ from hypothesis import strategies as st
 from sbus.cli.sbusd import command
 from tests.support.admin import Admin, administer
 from tests.support.bad_configurations import GOOD, Bad, bad_configurations
-from tests.support.bus import SBUSD, running_bus, sbusd_environment
-from tests.support.raw_client import TIMEOUT_S, RawClient
-from tests.support.users import WITHOUT_FILE_PRIVILEGES
+from tests.support.bus import running_bus
+from tests.support.raw_client import RawClient
 
 NOTHING: dict[str, list[Any]] = {"applied": [], "needs_restart": [], "unanswered": []}
 
@@ -46,24 +43,19 @@ class Running(NamedTuple):
         ]
 
 
-@contextmanager
-def running_in(directory: Path, command: Sequence[str] = SBUSD) -> Iterator[Running]:
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    directory = tmp_path_factory.mktemp("bus")
     file = directory / "sbus.toml"
     file.write_text(GOOD)
     with (
-        running_bus(directory, "--config", str(file), command=command) as bus,
+        running_bus(directory, "--config", str(file)) as bus,
         administer(bus) as admin,
         bus.connect() as client,
     ):
         client.control(b"!/notices/on")
         client.sub(b"")
         yield Running(file, admin, client)
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with running_in(tmp_path_factory.mktemp("bus")) as running:
-        yield running
 
 
 def said_by_sbusd(
@@ -92,8 +84,11 @@ def complaint(
     return line
 
 
-@pytest.mark.parametrize("case", list(bad_configurations()), ids=lambda case: case.name)
-def test_every_mistake_in_a_file_is_named(
+ONE_OF_EACH_KIND = {case.place[:4]: case for case in bad_configurations()}
+
+
+@pytest.mark.parametrize("case", ONE_OF_EACH_KIND.values(), ids=lambda case: case.name)
+def test_a_mistake_in_a_file_is_named_and_changes_nothing(
     case: Bad,
     running: Running,
     monkeypatch: pytest.MonkeyPatch,
@@ -107,68 +102,8 @@ def test_every_mistake_in_a_file_is_named(
     running.check_untouched()
 
 
-def make_fifo(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def make_loop(path: Path) -> None:
-    path.symlink_to(path)
-
-
-@pytest.mark.parametrize(
-    ("make", "expected"),
-    [
-        (lambda path: None, "cannot read {}: No such file or directory"),
-        (Path.mkdir, "cannot read {}: Is a directory"),
-        (make_fifo, "{}: not a regular file; name a TOML file"),
-        (make_loop, "cannot read {}: Too many levels of symbolic links"),
-    ],
-    ids=["missing", "a directory", "a pipe", "a loop"],
-)
-def test_what_is_not_a_file_is_an_error(
-    make: Callable[[Path], None],
-    expected: str,
-    running: Running,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    running.file.unlink()
-    try:
-        make(running.file)
-        line = complaint(running.file, monkeypatch, capsys)
-        assert line == expected.format(running.file)
-        assert running.admin.fault("reload") == ("failed", line)
-    finally:
-        if running.file.is_dir():
-            running.file.rmdir()
-        running.file.unlink(missing_ok=True)
-    running.check_untouched()
-
-
-def test_a_file_that_may_not_be_read_is_an_error(tmp_path: Path) -> None:
-    command = (*WITHOUT_FILE_PRIVILEGES, *SBUSD)
-    with running_in(tmp_path, command) as running:
-        running.file.chmod(0)
-        expected = f"cannot read {running.file}: Permission denied"
-        for options in (("--check-config",), ("-f", "--config")):
-            ended = subprocess.run(
-                [*command, *options, str(running.file)],
-                env=sbusd_environment(),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT_S,
-                check=False,
-            )
-            said = (ended.returncode, ended.stdout, ended.stderr)
-            assert said == (1, "", f"sbusd: {expected}\n")
-        assert running.admin.fault("reload") == ("failed", expected)
-        running.file.chmod(0o600)
-        running.check_untouched()
-
-
 @settings(
-    max_examples=3 * settings().max_examples // 5,
+    max_examples=settings().max_examples // 5,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.data())

@@ -5,11 +5,9 @@ import tomllib
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from sbus.limits import Limits
 from tests.broker.test_command_line_errors import run_sbusd
-from tests.support.bus import running_bus
 
 GOOD = """
     [limits]
@@ -31,19 +29,9 @@ def test_a_good_file_is_summarised_in_one_line_and_nothing_starts(tmp_path: Path
     assert [path.name for path in tmp_path.iterdir()] == ["good"]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (
-            GOOD.replace("audit", "!"),
-            "bad: rules[0].keys[0]: '!' is reserved; the keys of secret messages name their ",
-        ),
-        ("[limits]\nlog_bytes = 1", "log_bytes=1: must be a multiple of 4096 and"),
-        ("[limits", "bad: not valid TOML: "),
-    ],
-)
-def test_a_bad_file_is_one_line_and_a_status(tmp_path: Path, text: str, expected: str) -> None:
-    (tmp_path / "bad").write_text(text)
+def test_a_bad_file_is_one_line_and_a_status(tmp_path: Path) -> None:
+    (tmp_path / "bad").write_text(GOOD.replace("audit", "!"))
+    expected = "bad: rules[0].keys[0]: '!' is reserved; the keys of secret messages name their "
     for options in (["--check-config", "bad"], ["--config", "bad"], ["-f", "--config", "bad"]):
         done = run_sbusd(tmp_path, "-a", "bus", "-p", "pid", *options)
         assert (done.returncode, done.stdout) == (1, "")
@@ -110,40 +98,7 @@ def test_the_printed_configuration_is_a_file_with_the_same_settings(tmp_path: Pa
     assert again.stdout == printed.stdout
 
 
-def test_the_printed_defaults_can_be_read_back(tmp_path: Path) -> None:
-    (tmp_path / "printed").write_text(run_sbusd(tmp_path, "--print-config").stdout)
-    assert run_sbusd(tmp_path, "--check-config", "printed").returncode == 0
-
-
 def test_an_invalid_configuration_is_not_printed(tmp_path: Path) -> None:
     done = run_sbusd(tmp_path, "--print-config", "--limit", "log_bytes=1")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("sbusd: log_bytes=1: ")
-
-
-def test_the_file_is_checked_for_the_dialect_that_is_given(tmp_path: Path) -> None:
-    (tmp_path / "rules").write_text(GOOD.replace("audit/", "a.!.*"))
-    assert run_sbusd(tmp_path, "--check-config", "rules", "--dialect", "dot").returncode == 0
-    assert run_sbusd(tmp_path, "--check-config", "rules").returncode == 0
-    (tmp_path / "rules").write_text(GOOD.replace("audit/", "a/!/*.b"))
-    assert run_sbusd(tmp_path, "--check-config", "rules", "--dialect", "dot").returncode == 0
-    assert run_sbusd(tmp_path, "--check-config", "rules").returncode == 1
-
-
-def test_the_command_line_has_precedence_over_the_file(tmp_path: Path) -> None:
-    config = tmp_path / "sbus.toml"
-    config.write_text(GOOD)
-    options = ("--config", str(config), "--limit", "packet_bytes_max=100")
-    with running_bus(tmp_path, *options, workers=1) as bus:
-        for packet, code in (
-            (b"MSG a\0" + bytes(95), b"packet-too-long"),
-            (b"MSG " + b"k" * 51 + b"\0", b"key-too-long"),
-        ):
-            with bus.connect() as client:
-                client.control(b"!/notices/on")
-                client.sub(b"a")
-                client.send(b"MSG a\0" + bytes(94))
-                assert client.sync() == [b"MSG a\0" + bytes(94)]
-                client.send(packet)
-                (last,) = client.receive_until_closed()
-                assert last.startswith(b"CMSG !/error\0" + code)

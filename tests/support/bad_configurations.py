@@ -128,6 +128,7 @@ def wrong_as_a_whole() -> Iterator[Bad]:
         yield bad(f"{table}xyzzy = 1", f"{place}.xyzzy: there is no such field".lstrip("."))
     for table in ("bus", "limits", "users", "rules", "users.root"):
         yield bad(f"{table} = 7", f"{table}: ")
+    yield bad("rules = [7]", "rules[0]: ")
     yield bad("[users.nobody-has-this-name]", "users.nobody-has-this-name: there is no user")
     yield bad("[users.root]\n[users.0]", "users.0: this is the same user as users.root")
     yield bad('[[rules]]\nusers = ["root"]', "rules[0]: needs either allow or deny")

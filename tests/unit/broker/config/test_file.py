@@ -1,15 +1,11 @@
 """The configuration file: its meaning, and that every mistake is one line that names its place."""
 
 import json
-import math
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from copy import deepcopy
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -154,11 +150,6 @@ def error_of(data: bytes) -> str:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("[limits", r"not valid TOML: .*line 1, column 8"),
-        ("\na = 1\na = 2", r"not valid TOML: .*line 3, column \d"),
-        ("[limits]\n[limits]", r"not valid TOML: .*line 2, column \d"),
-        ("a = " + "[" * 9_000, r"arrays or tables are nested too deeply"),
-        ("a = " + "1" * 9_000, r"a number has too many digits"),
         ("limit = 1", r"limit: there is no such field; did you mean limits\?"),
         ('"a\\nb" = 1', r"a\\nb: there is no such field; choose from bus, limits, users, rules"),
         (f'"{"a" * 9_000}" = 1', r"aaa+\.\.\.: there is no such field.*"),
@@ -169,20 +160,15 @@ def error_of(data: bytes) -> str:
         ('[bus]\ndialect = "comma"', r"bus\.dialect: .* 'comma'; choose from slash, dot"),
         ('[bus]\naddress = ""', r"bus\.address: expected a string of length >= 1"),
         ('[bus]\naddress = "/a\\u0000"', r"bus\.address: a path cannot contain a NUL"),
-        ('[bus]\naddress = "/dev/fd/x"', r"bus\.address: /dev/fd/x: not the number of .*"),
         ('[bus]\nusers = ["alcie"]', r"bus\.users\[0\]: there is no user 'alcie'"),
         ('[bus]\nusers = ["root", 0]', r"bus\.users\[1\]: it is in this list already"),
-        ('[bus]\nrun_as = "no-such"', r"bus\.run_as: there is no user 'no-such'"),
         ('[bus]\nadmin_group = "no-such"', r"bus\.admin_group: there is no group 'no-such'"),
-        ('[bus]\nadmin_address = "/dev/fd/x"', r"bus\.admin_address: /dev/fd/x: not the .*"),
         ('"a\\n - at `$.b" = 1', r".*unknown field .*"),
         ("[limits]\nkey_byte_max = 1", r"limits\.key_byte_max: .*did you mean key_bytes_max\?"),
         ("[limits]\nxyzzy = 1", r"limits\.xyzzy: there is no such field; .*--limit help.*"),
         ("[limits]\nkey_bytes_max = 0", r"limits\.key_bytes_max: expected a whole number >= 1"),
         ("[limits]\nkey_bytes_max = 6145", r"limits\.key_bytes_max: expected .* <= 6144"),
         ("[limits]\nkey_bytes_max = 1.5", r"limits\.key_bytes_max: .* whole number.*fraction"),
-        ("[limits]\nstop_seconds_max = inf", r"limits\.stop_seconds_max: expected a number <= "),
-        ("[limits]\nusers_max = 10_000_000", r"limits\.users_max: .* whole number <= 65536"),
         ("[limits]\nstop_seconds_max = nan", r"limits\.stop_seconds_max: expected .*> 0.*"),
         ("[users.no-such-user]", r"users\.no-such-user: there is no user 'no-such-user'"),
         ("[users.4294967295]", r"users\.4294967295: user id 4294967295 is out of range.*"),
@@ -190,11 +176,7 @@ def error_of(data: bytes) -> str:
             "[limits]\nusers_max = 3\n[users.70001]\n[users.70002]",
             r"users: 2 have limits of their own, .* raise limits\.users_max, which is 3, .*",
         ),
-        ("[users.root]\n[users.0]", r"users\.0: this is the same user as users\.root"),
         ("[users.root]\nuser_connections_max = 1", r"users\.root\.user_connections_max: .*mean.*"),
-        ("[users.root]\nconnections_max = 0", r"users\.root\.connections_max: .*>= 1"),
-        ("[users.root]\nheld_seconds_max = inf", r"users\.root\.held_seconds_max: .* number <="),
-        ("[[rules]]", r"rules\[0\]: needs either allow or deny, but not both"),
         (
             '[[rules]]\nallow = ["connect"]\ndeny = ["connect"]',
             r"rules\[0\]: needs either allow or deny, but not both",
@@ -204,11 +186,6 @@ def error_of(data: bytes) -> str:
             r"rules\[0\]\.allow\[0\]: there is no permission 'conect'; .*",
         ),
         ("[[rules]]\nallow = []", r"rules\[0\]\.allow: expected an array of length >= 1"),
-        ('[[rules]]\nallow = ["block", "block"]', r"rules\[0\]\.allow\[1\]: .*already"),
-        (
-            '[[rules]]\nallow = ["block"]\nkeys = ["a"]',
-            r"rules\[0\]\.keys: block does not .*",
-        ),
         (
             '[[rules]]\ndeny = ["publish", "connect"]\nkeys = ["a"]',
             r"rules\[0\]\.keys: connect does not depend on keys.*",
@@ -221,13 +198,10 @@ def error_of(data: bytes) -> str:
             '[[rules]]\nallow = ["block"]\ngroups = ["no-such"]',
             r"rules\[0\]\.groups\[0\]: there is no group 'no-such'",
         ),
-        ('[[rules]]\nallow = ["block"]\nusers = [-1]', r"rules\[0\]\.users\[0\]: .*out of range.*"),
         (
             '[[rules]]\nallow = ["block"]\nusers = ["\\u0000"]',
             r"rules\[0\]\.users\[0\]: .*no user.*",
         ),
-        ('[[rules]]\nallow = ["block"]\nusers = []', r"rules\[0\]\.users: .*length >= 1"),
-        ('[[rules]]\nallow = ["block"]\nusers = [0, "root"]', r"rules\[0\]\.users\[1\]: .*already"),
         (
             '[[rules]]\nallow = ["publish"]\nkeys = ["a", "b*c"]',
             r"rules\[0\]\.keys\[1\]: .*nothing.*",
@@ -236,7 +210,6 @@ def error_of(data: bytes) -> str:
             '[[rules]]\nallow = ["publish"]\nkeys = ["a\\u0000"]',
             r"rules\[0\]\.keys\[0\]: .*nothing.*",
         ),
-        ('[[rules]]\nallow = ["publish"]\nkeys = ["a", "a"]', r"rules\[0\]\.keys\[1\]: .*already"),
         ('[[rules]]\nallow = ["publish"]\nkeys = ["a/!/b"]', r"rules\[0\]\.keys\[0\]: .*'!'.*"),
         (
             '[[rules]]\nallow = ["publish"]\nkeys = ["!/cred/1/2/3/"]',
@@ -271,117 +244,6 @@ def test_rules_and_their_keys_are_bounded() -> None:
     assert len(rule.patterns) == RULE_KEYS_MAX
     one_more = f'{one}keys = ["a"]\n{one}keys = {json.dumps(keys)}'
     assert error_of(one_more.encode()).startswith("rules: all of them together ")
-
-
-# -- mistakes at any place -------------------------------------------------------------------------
-
-GOOD: dict[str, Any] = {
-    "bus": {
-        "address": "/run/bus",
-        "foreground": True,
-        "pidfile": "/run/bus.pid",
-        "users": ["root", 7],
-        "exit_when_empty": False,
-        "group": True,
-        "others": True,
-        "replace": False,
-        "admin_address": "none",
-        "admin_group": "root",
-        "run_as": "nobody",
-        "disconnect_descriptors": False,
-        "workers": 2,
-        "placement": "spread",
-        "dialect": "slash",
-        "soft": "queue",
-        "hard": "block",
-        "order": "random",
-    },
-    "limits": {"key_bytes_max": 100, "stop_seconds_max": 1.5},
-    "users": {"root": {"connections_max": 3}, "7": {"held_seconds_max": 1.0}},
-    "rules": [
-        {"deny": ["publish", "subscribe"], "keys": ["a/", "b*"]},
-        {"allow": ["connect"], "users": ["root", 7], "groups": [0]},
-    ],
-}
-WRONG = [True, -5, 2.5, math.inf, math.nan, "\n", "*x", [], [[]], [{}], {"x": 1}, "2020-01-01"]
-
-
-def places(value: Any, *path: str | int) -> Iterator[tuple[str | int, ...]]:
-    """The place of everything in a document, itself excluded."""
-    members: list[tuple[str | int, Any]] = []
-    if isinstance(value, dict):
-        members = list(value.items())
-    elif isinstance(value, list):
-        members = list(enumerate(value))
-    for name, member in members:
-        yield (*path, name)
-        yield from places(member, *path, name)
-
-
-def spelled(place: tuple[str | int, ...]) -> str:
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)[1:]
-
-
-def toml(value: Any) -> str:
-    """A document, or a value in it, as TOML."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(key)} = {toml(value[key])}" for key in value) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(toml, value)) + "]"
-    if isinstance(value, float):
-        return str(value)
-    return json.dumps(value)
-
-
-def document(tables: dict[str, Any]) -> bytes:
-    return "".join(f"{json.dumps(key)} = {toml(value)}\n" for key, value in tables.items()).encode()
-
-
-def member(tables: Any, place: tuple[str | int, ...]) -> Any:
-    for part in place:
-        tables = tables[part]
-    return tables
-
-
-def test_the_valid_document_is_accepted() -> None:
-    assert len(understand(document(GOOD))[1].rules) == 2
-
-
-@pytest.mark.parametrize("place", list(places(GOOD)), ids=spelled)
-@given(st.sampled_from(WRONG))
-def test_a_wrong_value_anywhere_is_reported_with_its_place(
-    place: tuple[str | int, ...], wrong: Any
-) -> None:
-    tables = deepcopy(GOOD)
-    member(tables, place[:-1])[place[-1]] = wrong
-    if is_right(place, wrong):
-        understand(document(tables))
-    else:
-        text = error_of(document(tables))
-        assert text.startswith(spelled(place)), text
-
-
-def is_right(place: tuple[str | int, ...], value: Any) -> bool:
-    """The few of WRONG that are right somewhere."""
-    if "keys" in place[-2:-1]:
-        return value in ("\n", "2020-01-01")
-    if place == ("rules",):
-        return bool(value == [])
-    if place[-1] in ("stop_seconds_max", "held_seconds_max"):
-        return value == 2.5 and value is not True
-    if place[-1] in ("address", "pidfile", "admin_address"):
-        return isinstance(value, str)
-    return value is True and isinstance(member(GOOD, place), bool)
-
-
-@pytest.mark.parametrize(
-    "place", [(), *(p for p in places(GOOD) if isinstance(member(GOOD, p), dict))], ids=spelled
-)
-def test_an_unknown_field_anywhere_is_reported_with_its_place(place: tuple[str | int, ...]) -> None:
-    tables = deepcopy(GOOD)
-    member(tables, place)["xyzzy"] = {}
-    text = error_of(document(tables))
-    assert text.startswith(spelled((*place, "xyzzy"))), text
 
 
 @given(st.data())

@@ -1,5 +1,6 @@
 """What sbusd is to start: the command line wins over the file, the file over the defaults."""
 
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from sbus.cli.sbusd.plan import CommandLine
 from sbus.errors import ConfigurationError
 from sbus.limits import Limits
 from sbus.unix.address import PathAddress
+from tests.support.bad_configurations import GOOD, bad_configurations
 
 FILE = """
 [bus]
@@ -54,13 +56,23 @@ def test_the_same_file_is_read_again_from_another_directory(
     assert (again.workers, again.limits.key_bytes_max) == (2, 101)
 
 
-def test_a_plan_is_written_as_a_file_with_the_same_meaning(file: Path, tmp_path: Path) -> None:
-    plan = CommandLine({"group": True}, (), str(file)).plan()
+@pytest.mark.parametrize("has_file", [False, True])
+def test_a_plan_is_written_as_a_file_with_the_same_meaning(
+    file: Path, tmp_path: Path, has_file: bool
+) -> None:
+    plan = CommandLine({"group": True}, (), str(file) if has_file else None).plan()
     written = tmp_path / "written.toml"
     written.write_text(plan.format())
     again = CommandLine({}, (), str(written)).plan()
     assert {**again.options, "users": ()} == plan.options
     assert again.configuration(is_abstract=False) == plan.configuration(is_abstract=False)
+
+
+def test_a_file_is_read_in_the_dialect_of_the_command_line(file: Path) -> None:
+    file.write_text('[[rules]]\ndeny = ["publish"]\nkeys = ["a/!/*.b"]')
+    CommandLine({"dialect": "dot"}, (), str(file)).plan()
+    with pytest.raises(ConfigurationError, match=r"rules\[0\].keys\[0\]: "):
+        CommandLine({}, (), str(file)).plan()
 
 
 def test_users_that_are_not_found_open_the_bus_to_nobody() -> None:
@@ -79,3 +91,17 @@ def test_names_are_looked_up_again_without_reading_the_file_again(file: Path) ->
     file.write_text("nonsense")
     again = plan.look_up_names()
     assert again.configuration(is_abstract=False) == plan.configuration(is_abstract=False)
+
+
+def test_every_mistake_in_a_file_is_named_in_one_line(file: Path) -> None:
+    file.write_text(GOOD)
+    CommandLine({}, (), str(file)).plan().check()
+    for case in bad_configurations():
+        file.write_bytes(case.data)
+        with pytest.raises(ConfigurationError) as refused:
+            CommandLine({}, (), str(file)).plan().check()
+        line = str(refused.value)
+        beginning = f"{file}: {case.place}"
+        assert fnmatchcase(line, f"{beginning.replace('[', '[[]')}*"), line
+        assert line.isprintable()
+        assert len(line) < 1000
