@@ -9,9 +9,6 @@ import socket
 import stat
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -62,14 +59,6 @@ def live(client: RawClient) -> None:
     assert refused.value.errno == errno.EAGAIN
 
 
-@contextmanager
-def timed(what: str) -> Iterator[None]:
-    """Print how long it took; shown with `-rP`."""
-    begin = time.monotonic()
-    yield
-    print(f"{what}: {time.monotonic() - begin:.3f} s")
-
-
 def leave_socket(path: str) -> None:
     """As a bus that was killed leaves its own."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left_over:
@@ -85,10 +74,7 @@ def mode_of(path: str) -> int:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_life_at_a_random_abstract_address(tmp_path: Path, command: tuple[str, ...]) -> None:
-    with (
-        timed("life at a random abstract address"),
-        bus_of(tmp_path, "-fa/dev/unix/abstract", "--workers=2", command=command) as bus,
-    ):
+    with bus_of(tmp_path, "-fa/dev/unix/abstract", "--workers=2", command=command) as bus:
         digits = bus.address.removeprefix("/dev/unix/abstract/")
         assert len(digits) == 216
         assert digits.startswith("00")
@@ -128,15 +114,10 @@ def test_life_on_a_socket_that_is_passed_down(tmp_path: Path, path: str, listeni
         assert warning.startswith(f"sbusd: warning: {option} is ignored")
 
 
-@pytest.mark.parametrize(
-    ("widening", "mode"), [("", 0o700), ("g", 0o770), ("o", 0o777), ("go", 0o777)]
-)
-def test_life_at_a_path_over_a_left_over_socket(
-    tmp_path: Path, path: str, widening: str, mode: int
-) -> None:
+def test_life_at_a_path_over_a_left_over_socket(tmp_path: Path, path: str) -> None:
     leave_socket(path)
-    with bus_of(tmp_path, f"-{widening}cr", "-fa", path, "--workers=2", address=path) as bus:
-        assert mode_of(path) == mode
+    with bus_of(tmp_path, "-gcr", "-fa", path, "--workers=2", address=path) as bus:
+        assert mode_of(path) == 0o770
         with bus.connect() as client:
             live(client)
         assert bus.process.wait(STOP_SECONDS_MAX) == 0
@@ -146,7 +127,7 @@ def test_life_at_a_path_over_a_left_over_socket(
 
 
 def test_eight_workers_start_and_end(tmp_path: Path) -> None:
-    with timed("life with 8 workers"), running_bus(tmp_path, workers=8, command=SBUSD) as bus:
+    with running_bus(tmp_path, workers=8, command=SBUSD) as bus:
         with bus.connect() as client:
             live(client)
         assert len(bus.pids()) > 8
@@ -170,14 +151,6 @@ def test_life_by_the_long_names_of_the_options(tmp_path: Path, path: str) -> Non
         with bus.connect() as client:
             live(client)
         assert bus.process.wait(STOP_SECONDS_MAX) == 0
-
-
-def test_dot_dialect_separates_by_dots(tmp_path: Path) -> None:
-    with running_bus(tmp_path, "--dialect", "dot") as bus, bus.connect() as client:
-        client.sub(b"a.*.c.")
-        client.pub(b"a/b/c/d", b"not for a dot")
-        client.pub(b"a.b.c.d", b"")
-        assert client.receive() == b"MSG a.b.c.d\0"
 
 
 def test_limits_of_the_command_line_are_in_force(tmp_path: Path) -> None:
@@ -225,25 +198,14 @@ def test_signal_at_any_moment_after_bind_leaves_nothing_behind(
     assert os.listdir(tmp_path) == []
 
 
-def test_hangup_of_the_whole_session_ends_it_in_order(tmp_path: Path) -> None:
-    """As when a terminal is closed: every process of the bus gets the signal."""
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGHUP])
+def test_signal_to_every_process_ends_it_in_order(tmp_path: Path, signum: signal.Signals) -> None:
+    """As with ^C, and as when a terminal is closed."""
     with running_bus(tmp_path, command=SBUSD) as bus:
         with bus.connect() as client:
             client.whoami()
         for pid in reversed(bus.pids()):  # the first one ends the others
-            os.kill(pid, signal.SIGHUP)
-        assert bus.process.wait(STOP_SECONDS_MAX) == 0
-        assert not os.path.lexists(bus.address)
-    assert bus.stderr_text() == ""
-
-
-def test_interrupt_from_the_keyboard_ends_it_in_order(tmp_path: Path) -> None:
-    """As with ^C: every process of the bus gets the signal."""
-    with running_bus(tmp_path, command=SBUSD) as bus:
-        with bus.connect() as client:
-            client.whoami()
-        for pid in reversed(bus.pids()):  # the first one ends the others
-            os.kill(pid, signal.SIGINT)
+            os.kill(pid, signum)
         assert bus.process.wait(STOP_SECONDS_MAX) == 0
         assert not os.path.lexists(bus.address)
     assert bus.stderr_text() == ""

@@ -9,6 +9,7 @@ import pytest
 import sbus.protocol.keys
 import sbus.shared.shared_memory
 from sbus.bus_options import OPTIONS, WORKERS_MAX, available_workers
+from sbus.cli.sbusd.command import main
 from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft
 
 OPTIONS_BY_NAME = {option.name: option for option in OPTIONS}
@@ -39,3 +40,37 @@ def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
         f"sys.exit(any(name in sys.modules for name in {heavy}))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "line"),
+    [
+        (["-a", ""], 1, "the address is empty"),
+        (["-u", "root", "-u", ""], 1, "there is no user ''"),
+        (["-u", "4294967295"], 1, "user id 4294967295 is out of range"),
+        (["-u", "-1"], 1, "there is no user '-1'"),
+        (["--limit", "log_byte=1"], 1, "there is no limit 'log_byte'; did you mean log_bytes?"),
+        (["--workers", "0"], 2, "'--workers': 0 is not in the range"),
+        (["--workers", "65"], 2, "'--workers': 65 is not in the range"),
+        (["--dialect", "colon"], 2, "'--dialect': 'colon' is not one of"),
+        (["-x"], 2, "-x"),
+        (["-a"], 2, "'-a' requires an argument"),
+        (["surplus"], 2, "extra argument (surplus)"),
+    ],
+)
+def test_a_mistake_is_one_line_and_a_status(
+    words: list[str],
+    status: int,
+    line: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["sbusd", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    output, errors = capsys.readouterr()
+    assert (ended.value.code, output) == (status, "")
+    assert errors.startswith("sbusd: ")
+    assert errors.endswith("\n")
+    assert errors.count("\n") == 1
+    assert line in errors
