@@ -5,7 +5,6 @@ configuration is still the first one: reading its own file again changes nothing
 `tests/unit/cli/sbusd/test_plan.py` has all mistakes.
 """
 
-import sys
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -15,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sbus.cli.sbusd import command
 from tests.support.admin import Admin, administer
 from tests.support.bad_configurations import GOOD, Bad, bad_configurations
 from tests.support.bus import running_bus
 from tests.support.raw_client import RawClient
+from tests.support.sbusd_here import sbusd_here
 
 NOTHING: dict[str, list[Any]] = {"applied": [], "needs_restart": [], "unanswered": []}
 
@@ -61,15 +60,12 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def said_by_sbusd(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> str:
-    """What sbusd says when it ends with status 1, in this process: it does not get far."""
-    monkeypatch.setattr(sys, "argv", ["sbusd", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        command.main()
-    printed = capsys.readouterr()
-    assert (ended.value.code, printed.out) == (1, "")
-    assert printed.err.endswith("\n")
-    assert printed.err.startswith("sbusd: ")
-    line = printed.err[len("sbusd: ") : -1]
+    """What sbusd says when it ends with status 1."""
+    status, output, errors = sbusd_here(arguments, monkeypatch, capsys)
+    assert (status, output) == (1, "")
+    assert errors.endswith("\n")
+    assert errors.startswith("sbusd: ")
+    line = errors[len("sbusd: ") : -1]
     assert line.isprintable()
     assert len(line) < 1000
     return line
@@ -118,11 +114,8 @@ def test_a_damaged_file_is_an_error_or_still_valid(
     cut = data.draw(st.integers(0, 12))
     put = data.draw(st.one_of(st.binary(max_size=6), st.sampled_from([b'"', b"]", b"\n", b"-1"])))
     running.file.write_bytes(GOOD[:at].encode() + put + GOOD[at + cut :].encode())
-    monkeypatch.setattr(sys, "argv", ["sbusd", "--check-config", str(running.file)])
-    with pytest.raises(SystemExit) as ended:
-        command.main()
-    said = capsys.readouterr().err
-    if ended.value.code:
+    status, _, said = sbusd_here(["--check-config", str(running.file)], monkeypatch, capsys)
+    if status:
         assert said == f"sbusd: {running.admin.fault('reload')[1]}\n"
     else:
         running.admin.ask("reload")

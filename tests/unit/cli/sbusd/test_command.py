@@ -9,8 +9,8 @@ import pytest
 import sbus.protocol.keys
 import sbus.shared.shared_memory
 from sbus.bus_options import OPTIONS, WORKERS_MAX, available_workers
-from sbus.cli.sbusd.command import main
 from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft
+from tests.support.sbusd_here import sbusd_here
 
 OPTIONS_BY_NAME = {option.name: option for option in OPTIONS}
 
@@ -65,11 +65,8 @@ def test_a_mistake_is_one_line_and_a_status(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["sbusd", *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    output, errors = capsys.readouterr()
-    assert (ended.value.code, output) == (status, "")
+    ended, output, errors = sbusd_here(words, monkeypatch, capsys)
+    assert (ended, output) == (status, "")
     assert errors.startswith("sbusd: ")
     assert errors.endswith("\n")
     assert errors.count("\n") == 1
