@@ -104,3 +104,24 @@ A< MSG k\01
 A< CMSG !/lost\01
 B< MSG k\01
 B< MSG k\02
+
+== a message that the socket has no room for and is not to wait is lost
+bus: socket_buffer_bytes=20000 packet_bytes_max=8000 backlog_messages_max=1
+run: workers=2
+A> CMSG blocking/soft/discard
+A> SUB k
+A| full
+B> CMSG !/publish\0t\0k\0
+B< CMSG !/receipt\0t\00 0 1
+= A.lost=1
+
+== a message that disconnects its recipient is lost
+bus: socket_buffer_bytes=20000 packet_bytes_max=8000 backlog_messages_max=1
+run: workers=2
+A> CMSG blocking/soft/error
+A> SUB k
+A| full
+B> CMSG !/publish\0t\0k\0
+B< CMSG !/receipt\0t\00 0 1
+A end
+= too-slow=1

@@ -126,35 +126,6 @@ def secret(ids: tuple[bytes, ...], rest: bytes = b"x") -> bytes:
     return b"!/cred/%b/%b/%b/%b" % (*ids, rest)
 
 
-@pytest.mark.parametrize("place", range(3), ids=["group", "user", "process"])
-@pytest.mark.parametrize("others", ["own", "empty"])
-@pytest.mark.parametrize(
-    ("in_subscription", "in_key", "is_match"),
-    [
-        ("own", "own", True),
-        ("own", "empty", False),
-        ("own", "another's", False),
-        ("empty", "own", True),
-        ("empty", "empty", True),
-        ("empty", "another's", False),
-    ],
-)
-def test_the_table_of_the_specification(
-    place: int, others: str, in_subscription: str, in_key: str, is_match: bool
-) -> None:
-    own = (b"10", b"20", b"30")
-
-    def ids(which: str) -> tuple[bytes, ...]:
-        spelled = {"own": own[place], "empty": b"", "another's": b"77"}[which]
-        rest = own if others == "own" else (b"", b"", b"")
-        return (*rest[:place], spelled, *rest[place + 1 :])
-
-    client = Client(new_router(), ME)
-    client.sub(secret(ids(in_subscription)))
-    publish(client.router, secret(ids(in_key)))
-    assert bool(client.collector.take()) is is_match
-
-
 def test_every_combination_of_ids_id_by_id() -> None:
     wanted = list(product([b"", b"10"], [b"", b"20"], [b"", b"30"]))
     named = list(product([b"", b"10", b"77"], [b"", b"20", b"77"], [b"", b"30", b"77"]))
@@ -244,11 +215,6 @@ def is_meant(client: Client, pattern: bytes, key: bytes) -> bool:
 
 
 # -- who may subscribe -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("ids", list(product([b"", b"10"], [b"", b"20"], [b"", b"30"])))
-def test_own_ids_and_none_may_be_named(ids: tuple[bytes, ...]) -> None:
-    Client(new_router(), ME).check(secret(ids, b"!/cred/1/2/3/x"))
 
 
 @pytest.mark.parametrize(
@@ -359,17 +325,6 @@ def test_an_outbox_without_a_secret_recipient_gets_no_secret_message() -> None:
     client.router.remove_client(client.outbox)
     publish(client.router, OF_USER)
     assert client.collector.take() == []
-
-
-@pytest.mark.parametrize("key", [OF_PROCESS, OF_USER])
-def test_without_echo_the_publisher_is_left_out(key: bytes) -> None:
-    router = new_router()
-    clients = [Client(router, ME), Client(router, ME)]
-    for client in clients:
-        client.sub(key)
-    for recipient in router.look_up(key).without(clients[0].outbox, 1).recipients:
-        recipient.deliver(key, ME.uid)
-    assert [client.collector.take() for client in clients] == [[], [key]]
 
 
 @pytest.mark.parametrize(

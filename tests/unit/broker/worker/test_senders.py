@@ -4,9 +4,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from sbus.broker.config.access_policy import encode_rule_set
-from sbus.broker.ipc.client_record import ClientRecord
-from sbus.broker.ipc.worker_protocol import AdoptClient, HandOverClient, PrepareClient
 from sbus.limits import Limits
 from sbus.shared.worker_statistics import ACCEPTED_BYTES, IN_BACKLOG, IN_BACKLOG_BYTES
 from sbus.unix.credentials import Credentials
@@ -56,29 +53,6 @@ def test_recipients_of_all_workers_are_told_the_same(bus: OneProcessBus) -> None
     ]
 
 
-def test_what_comes_before_a_choice_comes_as_chosen_before(bus: OneProcessBus) -> None:
-    reader = bus.connect(0)
-    say(bus, reader, b"SUB k", b"MSG k\0plain", b"CMSG sender/on", b"MSG k\0told")
-    say(bus, reader, b"CMSG sender/off", b"MSG k\0plain again")
-    packets = [without_sender(packet) for packet in reader.read()]
-    assert [packet for _, packet in packets] == [
-        *(b"MSG k\0plain", b"MSG k\0told", b"MSG k\0plain again")
-    ]
-    assert [sent_by is not None for sent_by, _ in packets] == [False, True, False]
-
-
-def test_a_successor_goes_on_with_the_choice_and_the_places(bus: OneProcessBus) -> None:
-    reader, writer = bus.connect(0), bus.connect(1)
-    say(bus, reader, b"CMSG sender/on", b"SUB k")
-    places = []
-    for dies in (0, 1, 0):
-        say(bus, writer, b"MSG k\0", b"MSG k\0")
-        places += [sent_by.place for sent_by, _ in told(reader)]
-        bus.replace(dies)
-    assert len(places) == 6
-    assert places == sorted(set(places))
-
-
 def test_places_grow_also_when_the_clock_is_behind(bus: OneProcessBus) -> None:
     """As after the bus has moved to a machine whose clock began later."""
     from sbus.shared.shared_memory import LAST_PLACE
@@ -90,25 +64,6 @@ def test_places_grow_also_when_the_clock_is_behind(bus: OneProcessBus) -> None:
     for peer in (writer, reader):
         say(bus, peer, b"MSG k\0", b"MSG k\0")
     assert [sent_by.place for sent_by, _ in told(reader)] == [ahead + 1 + n for n in range(4)]
-
-
-def test_a_client_takes_its_choice_along(bus: OneProcessBus) -> None:
-    reader, writer = bus.connect(0), bus.connect(0)
-    say(bus, reader, b"CMSG sender/on", b"SUB k")
-    session = bus.workers[0].sessions[reader.number]
-    adoption = AdoptClient(
-        reader.number, CREDENTIALS, session.account_place, encode_rule_set(0), reader.number
-    )
-    record = ClientRecord(revision=session.revision, patterns=session.patterns)
-    bus.tell(1, PrepareClient(adoption, record), session.sock.fileno())
-    bus.settle()
-    session.is_leaving = True
-    moves = bus.workers[0].commands._moves
-    moves.hand_over(HandOverClient(reader.number, 1, session.revision))
-    bus.settle()
-    assert bus.workers[1].sessions.find(reader.number) is not None
-    say(bus, writer, b"MSG k\0")
-    assert [packet for _, packet in told(reader)] == [b"MSG k\0"]
 
 
 @pytest.mark.parametrize("order", [b"queue", b"latest"])
