@@ -1,6 +1,7 @@
 """Collects the sections of `NN-chapter.t`, each in the configurations that cover every pair."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,8 +16,8 @@ from tests.protocol.transcript import Section, read_chapter
 from tests.support.needs import PYTHON_WAS_CHOSEN
 
 _STEPS = ("python",) if STEP == "python" or PYTHON_WAS_CHOSEN else ("compiled", "python")
+_FOLDER = Path(__file__).parent
 _POOL = pytest.StashKey[Pool]()
-_DIRECTORY = pytest.StashKey[TemporaryDirectory[str]]()
 
 
 class Transcript(pytest.Item):
@@ -31,7 +32,7 @@ class Transcript(pytest.Item):
         self._configuration = configuration
 
     def runtest(self) -> None:
-        with _pool(self.session).lent(self._section, self._configuration) as bus:
+        with _pool(self).lent(self._section, self._configuration) as bus:
             Player(self._section, self._configuration, bus).play()
 
     def repr_failure(
@@ -66,15 +67,15 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Chapter | 
     return Chapter.from_parent(parent, path=file_path) if file_path.suffix == ".t" else None
 
 
-def _pool(session: pytest.Session) -> Pool:
-    if _POOL not in session.stash:
-        session.stash[_DIRECTORY] = TemporaryDirectory(prefix="sbus-transcripts-")
-        session.stash[_POOL] = Pool(Path(session.stash[_DIRECTORY].name))
-    return session.stash[_POOL]
-
-
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """End all buses behind the last section: what they then have to say fails it."""
-    if nextitem is None and _POOL in item.session.stash:
-        item.session.stash[_POOL].close()
-        item.session.stash[_DIRECTORY].cleanup()
+def _pool(item: pytest.Item) -> Pool:
+    """The buses of this folder. They end behind the last of its tests, before those of another
+    folder: what they then have to say fails it."""
+    folder = next(node for node in item.listchain() if node.path == _FOLDER)
+    if _POOL not in folder.stash:
+        with ExitStack() as stack:
+            directory = stack.enter_context(TemporaryDirectory(prefix="sbus-transcripts-"))
+            pool = folder.stash[_POOL] = Pool(Path(directory))
+            stack.callback(pool.close)
+            stack.callback(folder.stash.__delitem__, _POOL)
+            folder.addfinalizer(stack.pop_all().close)
+    return folder.stash[_POOL]

@@ -1,7 +1,7 @@
 """Real buses that sections use one after the other: a start takes as long as ten sections."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.protocol.configurations import Configuration
@@ -45,5 +45,6 @@ class Pool:
 
     def close(self) -> None:
         """End all buses; AssertionError if one of them has anything to complain about."""
-        while self._buses:
-            self._buses.popitem()[1].close()
+        with ExitStack() as stack:
+            while self._buses:
+                stack.callback(self._buses.popitem()[1].close)

@@ -1,5 +1,8 @@
 """The runner of transcripts tests them: a wrong text fails, and says where."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from tests.protocol.packets import TranscriptError
 from tests.protocol.player import Player
 from tests.protocol.real_bus import RealBus
 from tests.protocol.transcript import chapters, read_chapter
+from tests.support.bus import PROJECT
 
 FOLDER = Path(__file__).parent
 CONFIGURATION = Configuration(workers=2, place="other")
@@ -152,3 +156,39 @@ def test_where_a_bus_places_clients_is_not_known_from_outside(tmp_path: Path) ->
     assert needs_more(anywhere) == ""
     (together,) = read_chapter(write(tmp_path, f"run: place=same\n{text}"))
     assert "workers" in needs_more(together)
+
+
+BUSES_THAT_COMPLAIN = """
+from tests.protocol import player, pool
+
+class Bus:
+    is_used_up = False
+
+    def __init__(self, *_): ...
+
+    def close(self):
+        assert False, "a bus complains at its end"
+
+pool.RealBus = Bus
+player.Player.play = lambda self: None
+"""
+
+
+def test_what_buses_say_at_their_end_fails_a_section_although_other_tests_follow(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "complaining.py").write_text(BUSES_THAT_COMPLAIN)
+    files = (
+        "tests/protocol/07-senders.t",
+        "tests/unit/test_ratchets.py::test_each_kind_is_counted",
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "complaining", *files],
+        cwd=PROJECT,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "a bus complains at its end" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
