@@ -21,7 +21,7 @@ from tests.protocol.packets import (
     shown,
     to_send,
 )
-from tests.protocol.transcript import Section, Step
+from tests.protocol.transcript import STATEMENT, Section, Step
 
 WHOAMI = b"CMSG !/cred/whoami"
 DOT_BARRIER = b"transcript.barrier."
@@ -37,7 +37,6 @@ _REFUSAL = re.compile(
 """The bus counts what it has told of as well, but for connections that it does not admit."""
 _SENDER = re.compile(rb"^CMSG !/from\0(\d+ ){5}")
 _REQUEST = re.compile(rb"CMSG !/(cred/whoami|sync|publish\0)")
-_STATEMENT = re.compile(r"(?:([A-Z])\.)?([a-z-]+)=(\d+)")
 _ENDED = ("close", "shutdown-read", "shutdown-write")
 
 
@@ -242,14 +241,12 @@ class Player:
 
     def _state(self, text: str) -> None:
         """What happens in the section and is told to nobody."""
-        for word in text.split():
-            found = _STATEMENT.fullmatch(word)
-            assert found, f"no NAME=NUMBER: {word}"
-            if found[1]:
-                tally = self._client(found[1]).tally
-                setattr(tally, found[2], getattr(tally, found[2]) + int(found[3]))
+        for name, what, code, count in STATEMENT.findall(text):
+            if name:
+                tally = self._client(name).tally
+                setattr(tally, what, getattr(tally, what) + int(count))
             else:
-                self._refused[found[2]] += int(found[3])
+                self._refused[code] += int(count)
 
     def _happen(self, words: list[str], clients: list[_Client]) -> None:
         name = words[0]

@@ -42,13 +42,25 @@ def write(directory: Path, text: str) -> Path:
         ("A> UNSUB k", "the bus ignores"),
         ("A> SUB k\nA> UNSUB k\nA> UNSUB k", "the bus ignores"),
         ("A> SUB k\nB> UNSUB k", "the bus ignores"),
-        ("with x=a\\0 y=1\nwith x=a\\x00 y=1\nA> SUB {x}", "the same packets"),
+        ("with x=a\\0\nwith x=a\\x00\nA> SUB {x}", "the same packets"),
         ("with x=1\nwith y=1\nA> SUB k", "different parameters"),
         ("A> SUB {x}", "there is no hole"),
         ("A> SUB k\nbus: soft=error", "behind the first step"),
         ("A: SUB k", "no step"),
         ("! explode A", "there is no event"),
         ("A> SUB k\\y", "means nothing"),
+        ("", "has no step"),
+        ("with x=1 y=2\nA> SUB {x}", "no step has {y}"),
+        ("run: event=*\nA> SUB k\n! die A", "no step has {event}"),
+        ("A> SUB k\n! close", "close needs a client"),
+        ("A> SUB k\n! wait", "milliseconds"),
+        ("A> SUB k\n! close A 5", "milliseconds"),
+        ("A> SUB k\nadmin clients A", "no field"),
+        ("A> SUB k\nA| read 0", "no step"),
+        ("A> SUB k\n= reserved=0", "not CODE=N"),
+        ("A> SUB k\n= ", "not CODE=N"),
+        ("A> SUB k\n= A.received=1", "not CODE=N"),
+        ("A> SUB k\n= {code}=1", "not CODE=N"),
     ],
 )
 def test_a_text_that_cannot_be_meant_is_an_error(tmp_path: Path, text: str, why: str) -> None:
@@ -78,6 +90,20 @@ def test_a_wrong_text_is_reported_in_one_line(
     with pytest.raises(TranscriptError) as error:
         list(chapter.collect())
     assert chapter.repr_failure(error) == f"{path}:3: no step: A: SUB k"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("# A chapter", "no section"),
+        ("# A chapter\nwith x=1 y=2\n== a section\nA> SUB k", "before the first section"),
+        ("== a section\nA> SUB k", "the first line"),
+    ],
+)
+def test_a_file_that_is_no_chapter_is_an_error(tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "99-chapter.t").write_text(text)
+    with pytest.raises(TranscriptError, match=why):
+        read_chapter(tmp_path / "99-chapter.t")
 
 
 @pytest.mark.parametrize(

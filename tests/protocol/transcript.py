@@ -3,7 +3,8 @@
 A file `NN-chapter.t` opens with a comment that is its title. `bus:` and `run:` lines before the
 first section hold for all of them, those of a section for itself. What can be checked without a bus
 is checked here: a control key that no document has, a subscription that is undone and was never
-made, two parameters that are the same packets.
+made, two parameters that are the same packets, and whatever would be passed over in silence: a
+section without steps, a parameter that no step has, a count of nothing.
 
 Needs nothing but the standard library.
 """
@@ -17,10 +18,12 @@ from pathlib import Path
 from tests.protocol.packets import Piece, TranscriptError, parse
 
 _STEP = re.compile(r"([A-Z]+)(>\?|>|~>|<)(?: (.*))?")
-_STATE = re.compile(r"([A-Z]+)(?: (end|held)|\| (full|read \d+))")
+_STATE = re.compile(r"([A-Z]+)(?: (end|held)|\| (full|read [1-9]\d*))")
 _EVENT = re.compile(r"! ([a-z{}-]+)(?: ([A-Z]))?(?: (\d+))?")
 _ADMIN = re.compile(r"admin ([a-z]+)(?: ([A-Z]))?(?: (.*))?")
 _HOLE = re.compile(r"\{([a-z_]+)\}")
+STATEMENT = re.compile(r"(?:([A-Z])\.(lost|replaced)|([a-z-]+))=([1-9]\d*)")
+"""Of a `=` line: what a client lost without being told, or a refusal; and how many."""
 _SETTING = re.compile(r"([a-z_]+)=(\S+)")
 _PARAMETER = re.compile(r"(?:^|\s+)([a-z_]+)=")
 _DOCUMENTED_CONTROL = re.compile(
@@ -39,6 +42,7 @@ EVENTS = frozenset(
 )
 """The first five are what a client may survive. The next three are its own; `stop` and `continue`
 concern its worker; `wait` takes so many milliseconds."""
+_OF_NO_CLIENT = frozenset({"upgrade", "restart", "resume", "wait"})
 SURVIVED = ("die", "move", "upgrade", "restart", "resume")
 
 
@@ -121,7 +125,9 @@ def read_chapter(path: Path) -> list[Section]:
         else:
             (drafts[-1] if drafts else head).take(path, number, text)
     if head.lines or head.rows:
-        raise TranscriptError(f"{path}:{head.lines[0][0]}: a step before the first section")
+        raise TranscriptError(f"{path}: a step, or its parameters, before the first section")
+    if not drafts:
+        raise TranscriptError(f"{path}: it has no section")
     sections = [_finished(path, draft) for draft in drafts]
     titles = [section.title for section in sections]
     if repeated := {title for title in titles if titles.count(title) > 1}:
@@ -133,6 +139,12 @@ def _finished(path: Path, draft: _Draft) -> Section:
     names = {tuple(row) for row in draft.rows}
     if len(names) > 1:
         raise TranscriptError(f"{path}:{draft.line}: rows with different parameters: {names}")
+    if not draft.lines:
+        raise TranscriptError(f"{path}:{draft.line}: the section has no step")
+    holes = {*draft.rows[0]} if draft.rows else set()
+    holes |= {"event"} & draft.run.keys()
+    if unused := [name for name in holes if not any(f"{{{name}}}" in it for _, it in draft.lines)]:
+        raise TranscriptError(f"{path}:{draft.line}: no step has {{{min(unused)}}}")
     rows = tuple(draft.rows) or ({},)
     lines = tuple(draft.lines)
     section = Section(path, draft.line, draft.title, draft.bus, draft.run, rows, lines)
@@ -176,11 +188,20 @@ def _step(number: int, text: str, known: Mapping[str, str]) -> Step:
     if found := _EVENT.fullmatch(text.replace("{event}", known.get("event", "{event}"))):
         if found[1] not in EVENTS:
             raise TranscriptError(f"there is no event {found[1]!r}")
+        if not found[2] and found[1] not in _OF_NO_CLIENT:
+            raise TranscriptError(f"{found[1]} needs a client")
+        if (found[1] == "wait") != bool(found[3]):
+            raise TranscriptError("`wait` has milliseconds, and nothing else has a number")
         return Step(number, "!", found[2] or "", f"! {found[1]} {found[3] or ''}".rstrip())
     if found := _ADMIN.fullmatch(text):
+        if found[1] != "kick" and not found[3]:
+            raise TranscriptError(f"it names no field: {text}")
         return Step(number, "admin", found[2] or "", f"{found[1]} {found[3] or ''}".rstrip())
     if text.startswith("= "):
-        return Step(number, "=", "", _HOLE.sub(lambda hole: known[hole[1]], text[2:]))
+        counts = _HOLE.sub(lambda hole: known.get(hole[1], hole[0]), text[2:])
+        if not counts.split() or not all(map(STATEMENT.fullmatch, counts.split())):
+            raise TranscriptError(f"not CODE=N A.lost=N A.replaced=N ...: {counts}")
+        return Step(number, "=", "", counts)
     raise TranscriptError(f"no step: {text}")
 
 
