@@ -42,7 +42,8 @@ class Configuration:
 
 
 def all_of(section: Section, steps: Sequence[str]) -> list[Configuration]:
-    """The full product, without what makes no difference; `steps` are those that can run here."""
+    """The full product, without what makes no difference; `steps` are those that can run here.
+    TranscriptError if a value that the section names is in none of them."""
     values: dict[str, Sequence[object]] = {"row": range(len(section.rows))}
     for axis, known in AXES.items():
         if axis == "event" and axis not in section.run:
@@ -51,13 +52,18 @@ def all_of(section: Section, steps: Sequence[str]) -> list[Configuration]:
         values[axis] = known if chosen == ("*",) else chosen
         _check_known(section, axis, map(str, values[axis]), known)
     _check_known(section, "axis", section.run, AXES)
-    values["step"] = [it for it in values["step"] if it in steps]
     values["workers"] = [int(str(it)) for it in values["workers"]]
-    every = (
+    product_of_all = (
         Configuration(**dict(zip(values, chosen, strict=True)))  # type: ignore[arg-type]
         for chosen in product(*values.values())
     )
-    return [it for it in every if _makes_a_difference(it, len(section.clients))]
+    every = [it for it in product_of_all if _makes_a_difference(it, len(section.clients))]
+    for axis, named in section.run.items():
+        for value in named:
+            if value != "*" and not any(str(getattr(it, axis)) == value for it in every):
+                where = f"{section.path}:{section.line}"
+                raise TranscriptError(f"{where}: never played with {axis}={value}")
+    return [it for it in every if it.step in steps]
 
 
 def _check_known(section: Section, what: str, named: Iterable[str], known: Iterable[str]) -> None:

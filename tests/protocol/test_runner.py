@@ -156,6 +156,21 @@ def test_any_two_values_occur_together(tmp_path: Path) -> None:
     assert not [it for it in every if it.workers == 1 and it.event == "move"]
 
 
+@pytest.mark.parametrize(
+    ("run", "why"),
+    [
+        ("place=other\nA> SUB k", "place=other"),
+        ("workers=1 event=die,move\nA> SUB k\n! {event} A", "event=move"),
+        ("workers=3\nA> SUB k", "no workers"),
+        ("worker=1\nA> SUB k", "no axis"),
+    ],
+)
+def test_a_value_that_would_be_left_out_is_an_error(tmp_path: Path, run: str, why: str) -> None:
+    (section,) = read_chapter(write(tmp_path, f"run: {run}"))
+    with pytest.raises(TranscriptError, match=why):
+        all_of(section, AXES["step"])
+
+
 def test_sections_share_the_configurations_of_dear_events(tmp_path: Path) -> None:
     text = "run: event=*\nA> SUB k\nB> SUB k\n! {event} A"
     sections = read_chapter(write(tmp_path, f"{text}\n== another\n{text}\nA> SUB l"))
