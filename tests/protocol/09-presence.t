@@ -189,13 +189,13 @@ A< MSG !/presence/{B.uid}/1\0leave {B.client} {B.gid} {B.pid} gave-up
 A< CMSG !/members\0end
 
 == nobody but the bus publishes presence messages
-with text=join 1 1 1
-with text=leave 1 1 1 left
-with text=
+with payload=join 1 1 1
+with payload=leave 1 1 1 left
+with payload=
 A> SUB !/presence/*/*
 B> CMSG !/notices/on
-B> MSG !/presence/{B.uid}/a\0{text}
-B< CMSG !/error\0reserved {any}
+B> MSG !/presence/{B.uid}/a\0{payload}
+B< CMSG !/error\0reserved {text}
 
 == no ordinary pattern matches presence messages
 A> SUB {}

@@ -30,7 +30,7 @@ _PLAIN = {"0": b"\0", "n": b"\n", "t": b"\t", "\\": b"\\", "{": b"{"}
 _REPEATED = re.compile(r"(.+)\*(\d+)", re.DOTALL)
 _OF_CLIENT = re.compile(r"([A-Z])\.(cred|gid|uid|pid|client)")
 _PLACE = re.compile(r"place:(\d+)")
-_PATTERNS = {"text": rb"[^\0]+", "any": rb".*", "n": rb"(?:0|[1-9][0-9]*)"}
+PATTERNS = {"text": rb"[^\0]+", "any": rb".*", "n": rb"(?:0|[1-9][0-9]*)"}
 
 
 class TranscriptError(Exception):
@@ -94,7 +94,7 @@ def parse(text: str, parameters: Mapping[str, str] | None = None) -> list[Piece]
             if not isinstance(piece, bytes):
                 raise TranscriptError(f"only bytes can be repeated: {text}")
             pieces.append(piece * int(repeated[2]))
-        elif hole in _PATTERNS or _OF_CLIENT.fullmatch(hole) or _PLACE.fullmatch(hole):
+        elif hole in PATTERNS or _OF_CLIENT.fullmatch(hole) or _PLACE.fullmatch(hole):
             pieces.append(hole)
         else:
             raise TranscriptError(f"there is no hole {{{hole}}}: {text}")
@@ -130,8 +130,8 @@ def mismatch(pieces: list[Piece], packet: bytes, known: Known) -> str:
     for piece in pieces:
         if isinstance(piece, bytes):
             pattern += re.escape(piece)
-        elif piece in _PATTERNS:
-            pattern += _PATTERNS[piece]
+        elif piece in PATTERNS:
+            pattern += PATTERNS[piece]
         elif (found := _OF_CLIENT.fullmatch(piece)) and (own := known.of_client(*found.groups())):
             pattern += re.escape(own)
         else:

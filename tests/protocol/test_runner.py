@@ -49,6 +49,7 @@ def write(directory: Path, text: str) -> Path:
         ("A: SUB k", "no step"),
         ("! explode A", "there is no event"),
         ("A> SUB k\\y", "means nothing"),
+        ("with text=x\nA> SUB {text}", "a meaning of its own"),
         ("", "has no step"),
         ("with x=1 y=2\nA> SUB {x}", "no step has {y}"),
         ("run: event=*\nA> SUB k\n! die A", "no step has {event}"),

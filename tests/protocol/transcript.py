@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.protocol.packets import Piece, TranscriptError, parse
+from tests.protocol.packets import PATTERNS, Piece, TranscriptError, parse
 
 _STEP = re.compile(r"([A-Z]+)(>\?|>|~>|<)(?: (.*))?")
 _STATE = re.compile(r"([A-Z]+)(?: (end|held)|\| (full|read [1-9]\d*))")
@@ -169,7 +169,10 @@ def _row(path: Path, number: int, text: str) -> dict[str, str]:
     parts = _PARAMETER.split(text)
     if parts[0] or len(parts) < 3:
         raise TranscriptError(f"{path}:{number}: not NAME=VALUE ...: {text}")
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
+    row = dict(zip(parts[1::2], parts[2::2], strict=True))
+    if hidden := row.keys() & {*PATTERNS, "event"}:
+        raise TranscriptError(f"{path}:{number}: {{{min(hidden)}}} has a meaning of its own")
+    return row
 
 
 def _parsed(path: Path, number: int, text: str, known: Mapping[str, str]) -> Step:
