@@ -12,7 +12,6 @@ is a name in braces:
 and, in packets that are received only:
 
     {text}                        one or more bytes without NUL
-    {any}                         any bytes, or none
     {n}                           a decimal number
     {place:1}                     a place in the order, the same wherever it has this number; places
                                   with larger numbers are larger
@@ -30,7 +29,7 @@ _PLAIN = {"0": b"\0", "n": b"\n", "t": b"\t", "\\": b"\\", "{": b"{"}
 _REPEATED = re.compile(r"(.+)\*(\d+)", re.DOTALL)
 _OF_CLIENT = re.compile(r"([A-Z])\.(cred|gid|uid|pid|client)")
 _PLACE = re.compile(r"place:(\d+)")
-PATTERNS = {"text": rb"[^\0]+", "any": rb".*", "n": rb"(?:0|[1-9][0-9]*)"}
+PATTERNS = {"text": rb"[^\0]+", "n": rb"(?:0|[1-9][0-9]*)"}
 
 
 class TranscriptError(Exception):
@@ -137,7 +136,7 @@ def mismatch(pieces: list[Piece], packet: bytes, known: Known) -> str:
         else:
             asks.append(piece)
             pattern += b"([0-9]+)"
-    matched = re.fullmatch(pattern, packet, re.DOTALL)
+    matched = re.fullmatch(pattern, packet)
     if not matched:
         return f"received {shown(packet)}"
     for hole, number in zip(asks, matched.groups(), strict=True):

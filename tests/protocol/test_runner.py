@@ -19,6 +19,7 @@ from tests.support.bus import PROJECT
 
 FOLDER = Path(__file__).parent
 CONFIGURATION = Configuration(workers=2, place="other")
+OWN_MESSAGE = "{A.client} {A.gid} {A.uid} {A.pid} MSG k\\0"
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +50,7 @@ def write(directory: Path, text: str) -> Path:
         ("A: SUB k", "no step"),
         ("! explode A", "there is no event"),
         ("A> SUB k\\y", "means nothing"),
+        ("A> SUB k\nA< {any}", "there is no hole"),
         ("with text=x\nA> SUB {text}", "a meaning of its own"),
         ("", "has no step"),
         ("with x=1 y=2\nA> SUB {x}", "no step has {y}"),
@@ -121,7 +123,8 @@ def test_a_file_that_is_no_chapter_is_an_error(tmp_path: Path, text: str, why: s
         ("A> MSG !/k\\0", "reserved"),
         ("A> SUB k\n= reserved=1", "reserved"),
         ("A> CMSG sender/on\nA> SUB k\nA> MSG k\\01\nA> MSG k\\02\n"
-         "A< CMSG !/from\\0{place:2} {any}\nA< CMSG !/from\\0{place:1} {any}", "another order"),
+         f"A< CMSG !/from\\0{{place:2}} {OWN_MESSAGE}1\n"
+         f"A< CMSG !/from\\0{{place:1}} {OWN_MESSAGE}2", "another order"),
         ("A> SUB k\nadmin clients A subscriptions=2", "it has"),
         ("A> SUB k\nA held", "needs a request"),
         ("A~> CMSG !/sync\\0\nA held", "the bus reads on"),
