@@ -88,8 +88,8 @@ def shared_out(
     sections: Sequence[Section], steps: Sequence[str]
 ) -> list[tuple[Section, Configuration]]:
     """The same for a chapter with dear events, whose sections share the configurations: each
-    section has each event and each value of the other axes, and so has each event. One of `restart`
-    and `resume`, which take seconds, is enough for a section."""
+    section, each of its rows and each event has each value of the other axes. One of `restart` and
+    `resume`, which take seconds, is enough for a section."""
     every = [
         ((section, it), _shared_pairs(at, it))
         for at, section in enumerate(sections)
@@ -119,15 +119,9 @@ def _pairs(values: Mapping[str, object]) -> frozenset[_Pair]:
 def _shared_pairs(section: int, it: Configuration) -> frozenset[_Pair]:
     kind = "again" if it.event in ("restart", "resume") else it.event
     values = {**vars(it), "row": (section, it.row), "section": section, "event": kind}
-    with_section = {
-        pair
-        for pair in _pairs(values)
-        if pair[0][0] in ("row", "section") or pair[1][0] == "section"
-    }
-    without_row = {
-        pair for pair in _pairs({**vars(it), "row": 0}) if "row" not in (pair[0][0], pair[1][0])
-    }
-    return frozenset(with_section | without_row)
+    own = {pair for pair in _pairs(values) if {"row", "section"} & dict(pair).keys()}
+    shared = {pair for pair in _pairs(vars(it)) if "row" not in dict(pair)}
+    return frozenset(own | shared)
 
 
 def _cover(every: Sequence[tuple[_It, frozenset[_Pair]]]) -> list[_It]:

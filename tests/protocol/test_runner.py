@@ -176,7 +176,7 @@ def test_a_value_that_would_be_left_out_is_an_error(tmp_path: Path, run: str, wh
 
 
 def test_sections_share_the_configurations_of_dear_events(tmp_path: Path) -> None:
-    text = "run: event=*\nA> SUB k\nB> SUB k\n! {event} A"
+    text = "run: event=*\nwith x=1\nwith x=2\nA> SUB {x}\nB> SUB k\n! {event} A"
     sections = read_chapter(write(tmp_path, f"{text}\n== another\n{text}\nA> SUB l"))
     chosen = shared_out(sections, AXES["step"])
     assert {it.event for _, it in chosen} == set(AXES["event"])
@@ -185,6 +185,10 @@ def test_sections_share_the_configurations_of_dear_events(tmp_path: Path) -> Non
         assert {it.event for it in own} >= {"die", "move", "upgrade"}
         assert {it.event for it in own} & {"restart", "resume"}
         assert {it.workers for it in own} == {1, 2, 4}
+        for row in (0, 1):
+            of_row = [it for it in own if it.row == row]
+            assert {it.event for it in of_row} >= {"die", "move", "upgrade"}
+            assert {it.place for it in of_row} == {"same", "other"}
         assert len(own) < len(pairwise(all_of(section, AXES["step"])))
 
 
