@@ -19,7 +19,6 @@ AXES: Mapping[str, tuple[str, ...]] = {
     "workers": ("1", "2", "4"),
     "place": ("same", "other"),
     "step": ("compiled", "python"),
-    "transport": ("seqpacket",),
 }
 """All values of each; `place` says whether all clients have one worker. A section that has no event
 names none."""
@@ -34,7 +33,6 @@ class Configuration:
     workers: int = 1
     place: str = "same"
     step: str = "compiled"
-    transport: str = "seqpacket"
 
     def __str__(self) -> str:
         words = (self.event, f"{self.workers}", self.place, self.step)
