@@ -33,8 +33,11 @@ class Pool:
         bus.place = configuration.place
         try:
             yield bus
-        except BaseException:
-            bus.close()
+        except BaseException as error:
+            try:
+                bus.close()
+            except AssertionError as more:
+                raise AssertionError(f"{error}\n{more}") from error
             raise
         if bus.is_used_up:
             bus.close()

@@ -4,7 +4,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -205,6 +208,26 @@ def test_where_a_bus_places_clients_is_not_known_from_outside(tmp_path: Path) ->
     assert needs_more(anywhere) == ""
     (together,) = read_chapter(write(tmp_path, f"run: place=same\n{text}"))
     assert "workers" in needs_more(together)
+
+
+@pytest.fixture
+def program() -> ModuleType:
+    """`tests/protocol/run`."""
+    loader = SourceFileLoader("transcripts_program", str(FOLDER / "run"))
+    spec = spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def test_a_section_that_fails_disturbs_none_behind_it(program: ModuleType, tmp_path: Path) -> None:
+    wrong = "run: workers=1 step=python\nA~> HELLO"
+    right = "run: workers=1 step=python\nA> SUB k\nA> MSG k\\0\nA< MSG k\\0"
+    sections = read_chapter(write(tmp_path, f"{wrong}\n== another\n{right}"))
+    (first, second) = program.play_every(sections)
+    assert first[1] == "not mentioned: A received the end of its connection"
+    assert second == ("99-chapter.t: another [0-1-same-python]", "")
 
 
 BUSES_THAT_COMPLAIN = """
