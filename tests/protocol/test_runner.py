@@ -230,6 +230,22 @@ def test_a_section_that_fails_disturbs_none_behind_it(program: ModuleType, tmp_p
     assert second == ("99-chapter.t: another [0-1-same-python]", "")
 
 
+@pytest.mark.parametrize(
+    ("words", "status"), [("slow-client", 2), ("a name counts", 2), ("names", 0)]
+)
+def test_sections_that_need_more_than_an_address_are_counted(
+    bus: RealBus, words: str, status: int
+) -> None:
+    done = subprocess.run(
+        [sys.executable, FOLDER / "run", "--address", bus.running.address, "-k", words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == status, done.stderr
+    assert ("for want of options of sbusd" in done.stdout) == bool(status)
+
+
 BUSES_THAT_COMPLAIN = """
 from tests.protocol import player, pool
 
