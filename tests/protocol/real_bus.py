@@ -226,25 +226,18 @@ class RealBus(Bus):
         check_sockets(self.pids)
 
     def _check_refusals(self, expected: Counter[str]) -> None:
-        found: Counter[str] = Counter()
+        traffic: dict[str, Any] = {}
 
         def is_as_expected() -> bool:
-            found.clear()
-            traffic = self.asks.ask("stats")["traffic"]
-            found.update(traffic["refused"])
-            parts = ("delivered", "replaced", "undelivered", "backlog")
-            known = sum(traffic[part] for part in parts) + sum(traffic["discarded"].values())
-            return found - self._refused == +expected and traffic["accepted"] == known
+            traffic.update(self.asks.ask("stats")["traffic"])
+            return not difference(traffic, self._refused, expected)
 
         try:
             wait_until(is_as_expected, "it is as expected", PATIENCE_SECONDS)
         except AssertionError:
-            told = dict(found - self._refused)
-            raise AssertionError(
-                f"the bus refused or ignored {told}, not {dict(expected)}"
-            ) from None
+            raise AssertionError(difference(traffic, self._refused, expected)) from None
         finally:
-            self._refused = found
+            self._refused = Counter(traffic.get("refused"))
 
     def finish(self) -> None:
         """Behind the end of its clients' connections: nothing of them is left."""
@@ -265,6 +258,17 @@ class RealBus(Bus):
         from tests.protocol import events
 
         events.happen(self, name, link)
+
+
+def difference(traffic: Mapping[str, Any], before: Counter[str], expected: Counter[str]) -> str:
+    """What the bus counted that it should not have, if it had refused `before`; "" if nothing."""
+    refused = Counter(traffic["refused"]) - before
+    if refused != expected:
+        return f"the bus refused or ignored {dict(refused)}, not {dict(expected)}"
+    parts = ("delivered", "replaced", "undelivered", "backlog")
+    known = sum(traffic[part] for part in parts) + sum(traffic["discarded"].values())
+    accepted = traffic["accepted"]
+    return "" if accepted == known else f"the bus accounts for {known} of {accepted} messages"
 
 
 def _await_fields(look: Any, text: str) -> None:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib.machinery import SourceFileLoader
@@ -17,7 +18,7 @@ from tests.protocol.configurations import AXES, Configuration, all_of, pairwise,
 from tests.protocol.conftest import Chapter
 from tests.protocol.packets import TranscriptError
 from tests.protocol.player import Player
-from tests.protocol.real_bus import RealBus
+from tests.protocol.real_bus import RealBus, difference
 from tests.protocol.transcript import chapters, read_chapter
 from tests.support.bus import PROJECT
 
@@ -146,6 +147,17 @@ def test_what_a_text_does_not_say_fails_it(
     bus.barrier([])
     with suppress(AssertionError):
         bus.check({}, {})  # what was refused is not held against the next text
+
+
+def test_refusals_and_messages_that_are_not_accounted_for_are_told_apart() -> None:
+    parts = dict.fromkeys(("delivered", "replaced", "undelivered", "backlog"), 1)
+    traffic = {**parts, "discarded": {"hard": 1}, "refused": {"reserved": 3}, "accepted": 5}
+    assert difference(traffic, Counter(reserved=1), Counter(reserved=2)) == ""
+    assert "refused" in difference(traffic, Counter(reserved=1), Counter())
+    traffic["accepted"] = 6
+    assert difference(traffic, Counter(reserved=3), Counter()) == (
+        "the bus accounts for 5 of 6 messages"
+    )
 
 
 def test_any_two_values_occur_together(tmp_path: Path) -> None:
