@@ -210,7 +210,7 @@ class Player:
         assert packet, f"the connection of {client.name} ended"
         why = mismatch(list(step.pieces), packet, self._known)
         assert not why, f"{client.name} {why}"
-        if (refusal := _REFUSAL.match(packet)) and packet[5:].split(b"\0")[0] != b"MSG":
+        if refusal := _REFUSAL.match(packet):
             self._refused[refusal[1].decode()] += 1
 
     def _expect_end(self, client: _Client) -> None:
