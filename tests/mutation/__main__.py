@@ -87,7 +87,7 @@ def compiled_command(state: Path, tree: Path, seconds: float | None, seed: int, 
     """Changes of one token in the C sources of the ordinary step."""
     tree, done = tree.resolve(), State(state, tree.resolve())
     compiled.run_compiled(tree, seed, count, done, deadline(seconds), click.echo)
-    click.echo("\n".join(compiled.summary(done)))
+    click.echo("\n".join(compiled.summary(done, compiled.choose(tree, seed))))
 
 
 if __name__ == "__main__":

@@ -111,8 +111,9 @@ def run_compiled(
     with scratch_of(tree) as scratch:
         compile_both(scratch.path)
         own_code = _code(scratch.path)
-        for token in choose(tree, seed):
-            if is_over() or len(tested(state)) >= count:
+        changes = choose(tree, seed)
+        for token in changes:
+            if is_over() or len(tested(state, changes)) >= count:
                 return
             if token.name not in state.results:
                 result = _run_one(token, scratch, own_code)
@@ -145,16 +146,16 @@ def _code(tree: Path) -> bytes:
     return subprocess.run(command, capture_output=True, check=True).stdout.partition(b"\n\n")[2]
 
 
-def tested(state: State) -> dict[str, Result]:
+def tested(state: State, changes: list[Token]) -> dict[str, Result]:
+    """What came of these changes. The state may have results of other commands as well."""
+    done = {one.name: state.results[one.name] for one in changes if one.name in state.results}
     left_out = (_DOES_NOT_COMPILE, _SAME_CODE)
-    return {
-        name: result for name, result in state.results.items() if result["result"] not in left_out
-    }
+    return {name: result for name, result in done.items() if result["result"] not in left_out}
 
 
-def summary(state: State) -> list[str]:
+def summary(state: State, changes: list[Token]) -> list[str]:
     """The score, and what survived."""
-    done = tested(state)
+    done = tested(state, changes)
     survived = [name for name, result in done.items() if result["result"] == "survived"]
     return [
         f"tree {state.tree}: {len(done) - len(survived)} of {len(done)} changes killed",

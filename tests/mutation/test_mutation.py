@@ -11,6 +11,7 @@ from tests.mutation.__main__ import BUGS
 from tests.mutation.operators import Mutant, mutants
 from tests.mutation.planted import Bug, DoesNotApplyError, planted
 from tests.mutation.scratch import mark, text_of
+from tests.mutation.state import State
 from tests.support.bus import PROJECT
 
 SOURCE = '''
@@ -160,3 +161,14 @@ is_less(int a, int b)
     assert [text[token.start : token.end] for token in found] == ["<", "&&", "==", "3"]
     assert text.replace("p->x == 3", "p->x == 4") in changed
     assert found[0].name == "is_less | return a < b && p->x == 3; // < 4 | < | <= | 0"
+
+
+def test_results_of_other_commands_in_the_file_count_for_no_change_in_c(tmp_path: Path) -> None:
+    first, second = compiled.choose(PROJECT, 1)[:2]
+    state = State(tmp_path / "state.json", PROJECT)
+    state.add(first.name, {"result": "killed"})
+    state.add(second.name, {"result": "same code"})
+    state.add("a planted bug", {"result": "not found"})
+    state.add("sbus.errors: a mutant", {"result": "not reached"})
+    assert list(compiled.tested(state, [first, second])) == [first.name]
+    assert compiled.summary(state, [first, second])[0].endswith("1 of 1 changes killed")
