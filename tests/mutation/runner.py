@@ -127,6 +127,7 @@ class _Watch:
         self._seconds[name] = self._seconds.get(name, 0.0) + report.duration
         if report.failed:
             self.report["failed"].append(name)
+            self.report["tests"].pop(name, None)
         if report.when == "call" and report.passed:
             self.report["tests"][name] = (0.0, "")
 

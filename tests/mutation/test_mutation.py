@@ -10,6 +10,7 @@ from tests.mutation import compiled, reach, sample
 from tests.mutation.__main__ import BUGS
 from tests.mutation.operators import Mutant, mutants
 from tests.mutation.planted import Bug, DoesNotApplyError, planted
+from tests.mutation.runner import _Watch
 from tests.mutation.scratch import mark, text_of
 from tests.mutation.state import State
 from tests.support.bus import PROJECT
@@ -172,3 +173,13 @@ def test_results_of_other_commands_in_the_file_count_for_no_change_in_c(tmp_path
     state.add("sbus.errors: a mutant", {"result": "not reached"})
     assert list(compiled.tested(state, [first, second])) == [first.name]
     assert compiled.summary(state, [first, second])[0].endswith("1 of 1 changes killed")
+
+
+def test_a_test_that_fails_at_its_end_has_not_passed() -> None:
+    watch = _Watch([], None)
+    for name, at_end in (("one", "passed"), ("other", "failed")):
+        for when, outcome in (("setup", "passed"), ("call", "passed"), ("teardown", at_end)):
+            report = pytest.TestReport(name, ("", 0, ""), {}, outcome, None, when, duration=1.0)  # type: ignore[arg-type]
+            watch.pytest_runtest_logreport(report)
+        watch.pytest_runtest_logfinish(name)
+    assert watch.report == {"failed": ["other"], "tests": {"one": (3.0, "")}}
