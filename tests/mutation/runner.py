@@ -51,7 +51,8 @@ class Outcome:
 
     @property
     def is_killed(self) -> bool:
-        return self.status != pytest.ExitCode.OK
+        """Whether the change was noticed; if no test was run, it was not."""
+        return self.status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
     @property
     def killer(self) -> str:
@@ -65,6 +66,7 @@ class Runner:
     """The handle on such a process, for tests of a tree."""
 
     def __init__(self, tree: Path, step: str) -> None:
+        self._tree = tree
         self._process = subprocess.Popen(
             [
                 "unshare",
@@ -96,7 +98,10 @@ class Runner:
         options: Sequence[str] = ("-x",),
     ) -> Outcome:
         """Run the tests of these files; only these and in this order, if any are named. The page is
-        read and cleared after each test."""
+        read and cleared after each test. Raises FileNotFoundError for a file that is not there,
+        which pytest would fail for."""
+        for path in paths:
+            (self._tree / path.partition("::")[0]).stat()
         job = {"paths": paths, "tests": tests, "seconds_max": seconds_max, "options": options}
         assert self._process.stdin is not None
         assert self._process.stdout is not None

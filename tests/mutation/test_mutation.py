@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from tests.mutation import compiled, reach, sample
 from tests.mutation.__main__ import BUGS
 from tests.mutation.operators import Mutant, mutants
 from tests.mutation.planted import Bug, DoesNotApplyError, planted
-from tests.mutation.runner import _Watch
+from tests.mutation.runner import Outcome, Runner, _Watch
 from tests.mutation.scratch import mark, text_of
 from tests.mutation.state import State
 from tests.support.bus import PROJECT
@@ -183,3 +184,14 @@ def test_a_test_that_fails_at_its_end_has_not_passed() -> None:
             watch.pytest_runtest_logreport(report)
         watch.pytest_runtest_logfinish(name)
     assert watch.report == {"failed": ["other"], "tests": {"one": (3.0, "")}}
+
+
+def test_where_no_test_is_run_nothing_is_killed() -> None:
+    statuses = {status: Outcome(status, 0.0, 0.0).is_killed for status in (-11, -1, 0, 1, 2, 4, 5)}
+    assert [status for status, is_killed in statuses.items() if not is_killed] == [0, 5]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes PID namespaces")
+def test_a_file_of_tests_that_is_not_there_kills_nothing(tmp_path: Path) -> None:
+    with Runner(tmp_path, "python") as runner, pytest.raises(FileNotFoundError):
+        runner.run(["tests/unit/test_nothing.py"], 60)
