@@ -8,6 +8,7 @@ import ast
 import json
 import os
 from collections.abc import Callable, Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,14 @@ def sources(tree: Path) -> dict[str, Path]:
     return found
 
 
+def files_of_tests(tree: Path) -> Iterator[str]:
+    """Those that are run, transcripts among them."""
+    for folder in FOLDERS:
+        for path in sorted((tree / folder).rglob("*")):
+            if fnmatch(path.name, "test_*.py") or path.suffix == ".t":
+                yield str(path.relative_to(tree))
+
+
 class Reach:
     """The record, which is kept in a file; it is good for one tree."""
 
@@ -52,7 +61,7 @@ class Reach:
 
     def complete(self, is_over: Callable[[], bool], tell: Callable[[str], None]) -> None:
         """Run the test files that have not been run."""
-        files = [name for name in self._test_files() if name not in self._files]
+        files = [name for name in files_of_tests(self._tree) if name not in self._files]
         if not files:
             return
         with scratch_of(self._tree, self._count) as scratch:
@@ -93,12 +102,6 @@ class Reach:
     def seconds(self, tests: list[str]) -> float:
         """What these tests took."""
         return sum(float(self._files[name.partition("::")[0]]["tests"][name][0]) for name in tests)
-
-    def _test_files(self) -> Iterator[str]:
-        for folder in FOLDERS:
-            for pattern in ("test_*.py", "*.t"):
-                for path in sorted((self._tree / folder).rglob(pattern)):
-                    yield str(path.relative_to(self._tree))
 
     def _instrumented(self, module: str, text: str) -> str:
         tree = ast.parse(text)

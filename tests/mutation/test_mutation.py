@@ -124,6 +124,12 @@ def test_nearest_tests_come_first_and_those_that_do_not_reach_a_function_never(
     assert reach.Reach(state, tmp_path, "other tree").tests("sbus.part.it", "f") == ([], [])
 
 
+def test_transcripts_are_among_the_tests_that_reach_functions() -> None:
+    files = list(reach.files_of_tests(PROJECT))
+    assert {"tests/protocol/07-senders.t", "tests/unit/unix/test_memfd.py"} <= set(files)
+    assert all((PROJECT / name).is_file() for name in files)
+
+
 def test_every_planted_bug_applies_once() -> None:
     assert len({bug.name for bug in BUGS}) == len(BUGS)
     for bug in BUGS:
