@@ -112,7 +112,7 @@ class Runner:
         return Outcome(**json.loads(line))
 
 
-class _Watch:
+class Watch:
     """A plugin of pytest: chooses the tests, and reports on them."""
 
     def __init__(self, tests: list[str], page: str | None) -> None:
@@ -159,7 +159,7 @@ def _run(job: dict[str, Any], log: Path, result: Path) -> int:
             os.dup2(file.fileno(), number)
     os.close(0)
     os.open(os.devnull, os.O_RDONLY)
-    watch = _Watch(job["tests"], job["page"])
+    watch = Watch(job["tests"], job["page"])
     options = ["-q", "-n", "0", "-p", "no:cacheprovider", "--basetemp", str(log.parent / "tmp")]
     warnings = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
     status = pytest.main([*options, *warnings, *job["options"], *job["paths"]], plugins=[watch])

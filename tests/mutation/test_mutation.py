@@ -11,7 +11,7 @@ from tests.mutation import compiled, reach, sample
 from tests.mutation.__main__ import BUGS
 from tests.mutation.operators import Mutant, mutants
 from tests.mutation.planted import Bug, DoesNotApplyError, planted
-from tests.mutation.runner import Outcome, Runner, _Watch
+from tests.mutation.runner import Outcome, Runner, Watch
 from tests.mutation.scratch import mark, text_of
 from tests.mutation.state import State
 from tests.support.bus import PROJECT
@@ -183,7 +183,7 @@ def test_results_of_other_commands_in_the_file_count_for_no_change_in_c(tmp_path
 
 
 def test_a_test_that_fails_at_its_end_has_not_passed() -> None:
-    watch = _Watch([], None)
+    watch = Watch([], None)
     for name, at_end in (("one", "passed"), ("other", "failed")):
         for when, outcome in (("setup", "passed"), ("call", "passed"), ("teardown", at_end)):
             report = pytest.TestReport(name, ("", 0, ""), {}, outcome, None, when, duration=1.0)  # type: ignore[arg-type]
