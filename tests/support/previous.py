@@ -12,6 +12,8 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+import pytest
+
 from tests.support.bus import PROJECT
 
 PREVIOUS = "7b29a2ca"
@@ -19,6 +21,14 @@ PREVIOUS = "7b29a2ca"
 FIRST = "04e6ae3f"
 """The oldest version that a bus may be upgraded from, until there is a release."""
 _TREES = PROJECT / "build/trees"
+
+
+def skip_without(commit: str) -> None:
+    """Skip the test where history does not go back to this commit: a shallow clone's does not, and
+    what was unpacked has none."""
+    command = ["git", "-C", str(PROJECT), "cat-file", "-e", f"{commit}^{{commit}}"]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip(f"the history of this checkout has no commit {commit}")
 
 
 def tree_of(commit: str) -> Path:

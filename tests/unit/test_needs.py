@@ -3,6 +3,7 @@
 import pytest
 
 from tests.support import needs
+from tests.support.previous import skip_without
 
 
 def skipped(reason: str) -> pytest.TestReport:
@@ -47,3 +48,8 @@ def test_the_summary_names_all_reasons_and_what_to_install() -> None:
         "to run them: apt-get install spin systemd util-linux",
     ]
     assert needs.summary([]) == []
+
+
+def test_a_commit_that_history_does_not_have_is_one_of_the_things_that_lack() -> None:
+    with pytest.raises(pytest.skip.Exception, match="no commit 0000"):
+        skip_without("0" * 40)
