@@ -66,15 +66,16 @@ A~> CMSG !/publish{request}
 A< CMSG !/error\0{code} {text}
 A end
 
-== receipts come in the order in which they are complete
+== receipts of messages for the same clients come in the order of these
 AB> SUB k
 C~> CMSG !/publish\01\0k\01
-C~> CMSG !/publish\02\0nobody\0
+C~> CMSG !/publish\02\0k\02
 C~> CMSG !/publish\03\0k\03
-C< CMSG !/receipt\0{n}\0{n} 0 0
-C< CMSG !/receipt\0{n}\0{n} 0 0
-C< CMSG !/receipt\0{n}\0{n} 0 0
+C< CMSG !/receipt\01\02 0 0
+C< CMSG !/receipt\02\02 0 0
+C< CMSG !/receipt\03\02 0 0
 AB< MSG k\01
+AB< MSG k\02
 AB< MSG k\03
 
 == a receipt comes before the next packet where the publisher's worker serves all recipients
