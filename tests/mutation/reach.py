@@ -1,7 +1,8 @@
 """Which tests reach which function: found by one run of each test file in an instrumented copy.
 
 Whatever process of a bus runs a function while a test does, the test has reached it. A test that
-fails in such a copy, or on the ordinary step in Python, is not among them.
+fails in such a copy, or on the ordinary step in Python, is not among them; of a file that takes too
+long, none is.
 """
 
 import ast
@@ -77,7 +78,9 @@ class Reach:
                     failed = {"failed": done.failed, "status": done.status}
                     self._files[name] = {"tests": done.tests, **failed}
                     self._save()
-                    tell(f"{name}: {len(done.tests)} tests, {done.seconds} s, failed {done.failed}")
+                    tell(
+                        f"{name}: {len(done.tests)} tests, {done.seconds} s, failed {done.failures}"
+                    )
 
     def tests(self, module: str, function: str) -> tuple[list[str], list[str]]:
         """The tests for a mutant in this function, from which those that it fails are to be

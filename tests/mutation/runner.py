@@ -61,6 +61,11 @@ class Outcome:
             return "time-out"
         return self.failed[0] if self.failed else "before the tests"
 
+    @property
+    def failures(self) -> list[str]:
+        """The tests that failed, or what ended them all."""
+        return self.failed or ([self.killer] if self.is_killed else [])
+
 
 class Runner:
     """The handle on such a process, for tests of a tree."""

@@ -201,3 +201,10 @@ def test_where_no_test_is_run_nothing_is_killed() -> None:
 def test_a_file_of_tests_that_is_not_there_kills_nothing(tmp_path: Path) -> None:
     with Runner(tmp_path, "python") as runner, pytest.raises(FileNotFoundError):
         runner.run(["tests/unit/test_nothing.py"], 60)
+
+
+def test_tests_that_take_too_long_are_told_of() -> None:
+    assert Outcome(-1, 300.0, 1.0).failures == ["time-out"]
+    assert Outcome(2, 1.0, 1.0).failures == ["before the tests"]
+    assert Outcome(1, 1.0, 1.0, ["a", "b"]).failures == ["a", "b"]
+    assert Outcome(0, 1.0, 1.0).failures == []
