@@ -243,7 +243,7 @@ class RealBus(Bus):
         """Behind the end of its clients' connections: nothing of them is left."""
         self.links.clear()
         if not self.is_used_up:
-            wait_until(self._is_as_at_first, "there are as many descriptors as before", 60)
+            wait_until(self._is_as_at_first, "as many descriptors as before", PATIENCE_SECONDS)
 
     def _is_as_at_first(self) -> bool:
         return all(

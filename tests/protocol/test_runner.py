@@ -16,7 +16,7 @@ import pytest
 from tests.protocol.any_bus import needs_more
 from tests.protocol.configurations import AXES, Configuration, all_of, pairwise, shared_out
 from tests.protocol.conftest import Chapter
-from tests.protocol.packets import TranscriptError
+from tests.protocol.packets import Identity, Known, TranscriptError, mismatch
 from tests.protocol.player import Player
 from tests.protocol.real_bus import RealBus, difference
 from tests.protocol.transcript import chapters, read_chapter
@@ -29,9 +29,22 @@ OWN_MESSAGE = "{A.client} {A.gid} {A.uid} {A.pid} MSG k\\0"
 
 @pytest.fixture(scope="module")
 def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealBus]:
-    running = RealBus(tmp_path_factory.mktemp("bus"), {}, CONFIGURATION)
+    """Of a slow client it keeps one message."""
+    options = {
+        "socket_buffer_bytes": "20000",
+        "packet_bytes_max": "8000",
+        "backlog_messages_max": "1",
+    }
+    running = RealBus(tmp_path_factory.mktemp("bus"), options, CONFIGURATION)
     yield running
     running.close()
+
+
+@pytest.fixture
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not come is not awaited for a minute."""
+    for module in ("plain_link", "real_bus"):
+        monkeypatch.setattr(f"tests.protocol.{module}.PATIENCE_SECONDS", 0.2)
 
 
 def write(directory: Path, text: str) -> Path:
@@ -130,23 +143,49 @@ def test_a_file_that_is_no_chapter_is_an_error(tmp_path: Path, text: str, why: s
         ("A> CMSG sender/on\nA> SUB k\nA> MSG k\\01\nA> MSG k\\02\n"
          f"A< CMSG !/from\\0{{place:2}} {OWN_MESSAGE}1\n"
          f"A< CMSG !/from\\0{{place:1}} {OWN_MESSAGE}2", "another order"),
+        ("A> CMSG sender/on\nA> SUB k\nA> MSG k\\01\nA> MSG k\\02\n"
+         f"A< CMSG !/from\\0{{place:1}} {OWN_MESSAGE}1\n"
+         f"A< CMSG !/from\\0{{place:1}} {OWN_MESSAGE}2", "place 1 was"),
+        ("A> SUB k\nA> MSG k\\01\nA end", "A received MSG"),
+        ("A> SUB k\nA end", "goes on"),
+        ("A> SUB k\nA| full\nB> MSG k\\01\nB> MSG k\\02\nA< MSG k\\01", "'discarded': 1"),
+        ("A> SUB k\n= A.lost=1", "'discarded': 0"),
+        ("A> SUB k\nA> MSG k\\01\nA| full\nA| read 1", "received MSG k"),
+        ("A| full\nA| read 99", "not so many"),
+        ("A| full\nA~> CMSG !/sync\\0\nA held", "the bus reads on"),
         ("A> SUB k\nadmin clients A subscriptions=2", "it has"),
         ("A> SUB k\nA held", "needs a request"),
         ("A~> CMSG !/sync\\0\nA held", "the bus reads on"),
     ],
 )  # fmt: skip
+@pytest.mark.usefixtures("impatience")
 def test_what_a_text_does_not_say_fails_it(
-    bus: RealBus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, why: str
+    bus: RealBus, tmp_path: Path, text: str, why: str
 ) -> None:
-    """What does not come is not awaited for a minute here."""
-    for module in ("plain_link", "real_bus"):
-        monkeypatch.setattr(f"tests.protocol.{module}.PATIENCE_SECONDS", 0.2)
     (section,) = read_chapter(write(tmp_path, text))
     with pytest.raises(AssertionError, match=why):
         Player(section, CONFIGURATION, bus).play()
     bus.barrier([])
     with suppress(AssertionError):
         bus.check({}, {})  # what was refused is not held against the next text
+
+
+@pytest.mark.usefixtures("impatience")
+def test_a_connection_that_the_bus_keeps_is_noticed(bus: RealBus) -> None:
+    link = bus.connect(0)
+    with pytest.raises(AssertionError, match="descriptors"):
+        bus.finish()
+    link.close()
+    bus.finish()
+
+
+def test_numbers_of_clients_that_packets_tell_are_compared() -> None:
+    known = Known({name: Identity(1, 2, 3) for name in "AB"})
+    assert mismatch([b"by ", "A.client"], b"by 7", known) == ""
+    assert mismatch(["A.client"], b"8", known) == "received 8"
+    assert "the number of another client" in mismatch(["B.client"], b"7", known)
+    assert "another number than before" in mismatch(["B.client", b"/", "B.client"], b"8/9", known)
+    assert mismatch(["B.client", b"/", "A.client"], b"8/7", known) == ""
 
 
 def test_refusals_and_messages_that_are_not_accounted_for_are_told_apart() -> None:
