@@ -291,7 +291,7 @@ A< MSG k/{three}
 A< MSG k/{four}
 
 == the last choice holds, and payloads are ignored
-run: workers=2 place=other
+run: workers=2
 A> CMSG blocking/soft/error
 A> CMSG blocking/soft/discard\0queue
 A> CMSG blocking/hard/discard

@@ -153,7 +153,7 @@ A< CMSG !/lost\02
 run: event=die,restart,resume
 with request=!/sync\0behind reply=!/sync\0behind
 with request=!/cred/whoami reply=!/cred/whoami\0{A.cred}
-with request=!/me reply=!/me\0{any}
+with request=!/me reply=!/me\0{text}
 A> CMSG !/notices/on
 A> SUB k
 A| full
