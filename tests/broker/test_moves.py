@@ -91,16 +91,6 @@ def test_a_move_takes_no_more_of_a_quota(tmp_path: Path) -> None:
         )
 
 
-def test_streams_flow_while_their_clients_move(tmp_path: Path) -> None:
-    with (
-        running_bus(tmp_path, workers=3) as bus,
-        several_clients(bus, 6) as clients,
-    ):
-        streams = [Stream(clients[at], clients[at + 3], b"key %d" % at) for at in range(3)]
-        with flowing(*streams), clients_moving(bus) as outcomes:
-            wait_until(lambda: outcomes[""] >= 100, "clients were moved")
-
-
 def test_lists_have_all_clients_while_they_move(tmp_path: Path) -> None:
     with (
         running_bus(tmp_path, workers=3) as bus,

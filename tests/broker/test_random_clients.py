@@ -5,7 +5,8 @@ message. So a client can act without reading, the next client acts only when the
 served, and the model knows the order of everything. Clients read now and then, or a little; until
 then their sockets and their small backlogs fill. Further messages are then handled as the client
 chose: they are lost, for which the bus must account, or end the connection, or hold back the acting
-client. A client that holds others back reads, or leaves, when nothing else can continue.
+client. A client that holds others back reads, or leaves, when nothing else can continue. Meanwhile
+clients are moved to other workers, which none of them may notice.
 """
 
 import itertools
@@ -27,6 +28,7 @@ from hypothesis.stateful import (
 from tests.broker.random_clients_model import Fate, Model, ModelClient, cost
 from tests.support.bus import Bus, running_bus
 from tests.support.flood import SOCKET_BUFFER_BYTES, WHOAMI_REPLY, limit_options
+from tests.support.moves import clients_moving
 from tests.support.raw_client import PACKET_BYTES_MAX, WHOAMI, RawClient
 
 CLIENTS_MAX = 6
@@ -367,7 +369,7 @@ def test_a_client_that_waits_for_itself_reads_whatever_it_chooses_next(tmp_path:
 
 def test_every_client_receives_what_the_model_says(tmp_path: Path) -> None:
     tally = Tally()
-    with running_bus(tmp_path, *OPTIONS) as bus:
+    with running_bus(tmp_path, *OPTIONS) as bus, clients_moving(bus) as moves:
 
         class OnThisBus(RandomClients):
             def __init__(self) -> None:
@@ -384,6 +386,7 @@ def test_every_client_receives_what_the_model_says(tmp_path: Path) -> None:
                 database=None,
             ),
         )
+    assert moves[""], "nobody was ever moved"
     assert any(tally.losses), "nobody was ever slow enough to lose anything"
     assert tally.losses.count(0) > len(tally.losses) // 2
     assert tally.held, "nobody was ever held back"
