@@ -1,4 +1,7 @@
-"""The client library with a real bus: its promises to its users, end to end."""
+"""The client library with a real bus: its promises to its users, end to end.
+
+`tests/unit/client` has both clients, and the asynchronous one on both event loops.
+"""
 
 import os
 from collections.abc import Callable, Iterator
@@ -50,17 +53,6 @@ async def test_a_message_reaches_a_client_that_subscribed_and_synced(bus: Bus) -
             assert listener.statistics().messages == 0
 
 
-@on_both_event_loops
-async def test_whoami_returns_the_kernel_s_ids(bus: Bus) -> None:
-    with anyio.fail_after(TIMEOUT_S):
-        async with sbus.connect(bus.address) as client:
-            identity = await client.whoami()
-    assert (identity.gid, identity.uid, identity.pid) == IDENTITY
-    with sbus.blocking.connect(bus.address) as twin:
-        assert twin.whoami(timeout_seconds=TIMEOUT_S) == identity
-
-
-@on_both_event_loops
 async def test_a_client_that_asks_is_told_who_has_published_what(bus: Bus) -> None:
     """Also with a message of the largest size; both clients are told the same."""
     largest = bytes(PACKET_BYTES_MAX - len(b"MSG k\0"))
@@ -83,7 +75,6 @@ async def test_a_client_that_asks_is_told_who_has_published_what(bus: Bus) -> No
         sbus.blocking.connect(bus.address, sender=True, dialect="dot")
 
 
-@on_both_event_loops
 async def test_a_publisher_that_asks_is_told_how_many_listen(bus: Bus) -> None:
     with anyio.fail_after(TIMEOUT_S):
         with sbus.blocking.connect(bus.address) as twin:
@@ -99,21 +90,6 @@ async def test_a_publisher_that_asks_is_told_how_many_listen(bus: Bus) -> None:
                 assert (await listener.receive()).payload == b"second"
                 with pytest.raises(sbus.PacketRefused):
                     await listener.publish_with_receipt("a/!/b")
-
-
-@on_both_event_loops
-async def test_the_largest_packet_passes_and_a_larger_one_is_not_sent(bus: Bus) -> None:
-    payload = os.urandom(PACKET_BYTES_MAX - len(b"MSG big\0"))
-    with anyio.fail_after(TIMEOUT_S):
-        async with sbus.connect(bus.address) as client:
-            await client.subscribe("big")
-            for _ in range(5):
-                await client.publish("big", payload)
-            for _ in range(5):
-                assert await client.receive() == sbus.Message(b"big", payload)
-            with pytest.raises(sbus.PacketRefused, match="409601 bytes"):
-                await client.publish("big", payload + b"x")
-            await client.sync()
 
 
 @on_both_event_loops
@@ -134,7 +110,8 @@ async def test_one_task_iterates_while_others_query_and_publish(bus: Bus) -> Non
                 for number in range(100):
                     await client.publish("number", str(number))
                     await client.sync()
-                    assert (await client.whoami()).pid == os.getpid()
+                    identity = await client.whoami()
+                    assert (identity.gid, identity.uid, identity.pid) == IDENTITY
                 await client.publish("end")
     assert seen == [str(number).encode() for number in range(100)]
 
@@ -145,16 +122,15 @@ def test_a_flood_arrives_whole_and_in_order(bus: Bus) -> None:
         listener.subscribe("flood/")
         listener.sync(timeout_seconds=TIMEOUT_S)
         received: list[bytes] = []
-        for begin in range(0, 50_000, 5_000):
+        for begin in range(0, 10_000, 5_000):
             for number in range(begin, begin + 5_000):
                 speaker.publish("flood/x", str(number), timeout_seconds=TIMEOUT_S)
             while len(received) < begin + 5_000:
                 items = listener.receive_many(timeout_seconds=TIMEOUT_S)
                 received += [message.payload for message in items]
-        assert received == [str(number).encode() for number in range(50_000)]
+        assert received == [str(number).encode() for number in range(10_000)]
 
 
-@on_both_event_loops
 async def test_a_refusal_is_raised_and_the_connection_stays(bus: Bus) -> None:
     with anyio.fail_after(TIMEOUT_S):
         async with sbus.connect(bus.address) as client:
@@ -170,7 +146,6 @@ async def test_a_refusal_is_raised_and_the_connection_stays(bus: Bus) -> None:
             assert (await client.receive()).payload == b"still here"
 
 
-@on_both_event_loops
 async def test_misbehaviour_ends_with_the_reason(bus: Bus) -> None:
     with anyio.fail_after(TIMEOUT_S):
         async with sbus.connect(bus.address) as client:
@@ -225,46 +200,6 @@ def read_to_the_gap(bus: Blocking) -> tuple[list[bytes], int | None]:
             return payloads, loss.count
 
 
-@on_both_event_loops
-async def test_a_loss_can_be_an_item_too(tmp_path: Path) -> None:
-    with (
-        running_bus(tmp_path, "--limit", "backlog_messages_max=10") as bus,
-        anyio.fail_after(TIMEOUT_S),
-    ):
-        async with (
-            sbus.connect(bus.address, losses="report") as listener,
-            sbus.connect(bus.address) as speaker,
-        ):
-            await listener.subscribe("a")
-            await listener.sync()
-            for _ in range(2_000):
-                await speaker.publish("a")
-            await speaker.sync()
-            await listener.sync()
-            counts = 0
-            while counts < 2_000:
-                item = await listener.receive()
-                if isinstance(item, sbus.Lost):
-                    assert item.count is not None
-                    counts += item.count
-                else:
-                    counts += 1
-            assert counts == 2_000
-
-
-@on_both_event_loops
-async def test_echo_can_be_turned_off(bus: Bus) -> None:
-    with anyio.fail_after(TIMEOUT_S):
-        async with sbus.connect(bus.address) as client:
-            await client.subscribe("a")
-            await client.control("echo/off")
-            await client.publish("a", "to nobody")
-            await client.control("echo/on")
-            await client.publish("a", "to myself")
-            assert (await client.receive()).payload == b"to myself"
-
-
-@on_both_event_loops
 async def test_a_bus_of_the_dot_dialect_is_named_as_what_may_have_hung_up(tmp_path: Path) -> None:
     with running_bus(tmp_path, "--dialect", "dot") as bus, anyio.fail_after(TIMEOUT_S):
         with pytest.raises(sbus.Disconnected, match="connect with dialect='dot'"):
@@ -337,7 +272,6 @@ def test_senders_asked_for_later_leave_room_for_the_largest_packet(bus: Bus) -> 
         assert message.sender is not None
 
 
-@on_both_event_loops
 async def test_connecting_raises_why_the_bus_refuses_the_client(tmp_path: Path) -> None:
     full = ("--limit", "user_connections_max=1")
     with running_bus(tmp_path, *full) as bus, anyio.fail_after(TIMEOUT_S):

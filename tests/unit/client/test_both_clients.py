@@ -244,15 +244,6 @@ class TestTimeouts:
             assert not bus._link.barrier._tickets
 
 
-def test_a_timeout_of_the_blocking_client_says_how_long_it_was(fake: FakeBus) -> None:
-    with (
-        fake.admitting(),
-        blocking.connect(fake.address) as bus,
-        pytest.raises(TimeoutError, match=r"0\.05 s"),
-    ):
-        bus.receive(timeout_seconds=SOON_S)
-
-
 class TestReceiveMany:
     def test_takes_everything_that_is_there(self, fake: FakeBus, bus: Bus) -> None:
         fake.send(*[b"MSG a\0%d" % number for number in range(100)])
