@@ -139,7 +139,7 @@ def test_a_bus_that_ends_is_an_error(tmp_path: Path, verb: str) -> None:
         assert end_of(process)[::2] == (1, b"sbusctl: the bus ends, or is restarted\n")
 
 
-@pytest.mark.parametrize("verb", ["monitor", "top", "stats --watch"])
+@pytest.mark.parametrize("verb", ["monitor", "top --interval 0.1", "stats --watch --interval 0.1"])
 def test_a_bus_that_is_killed_is_an_error(tmp_path: Path, verb: str) -> None:
     with running_bus(tmp_path) as bus, started(bus, *verb.split()) as process:
         read_line(process)

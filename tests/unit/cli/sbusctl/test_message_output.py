@@ -44,7 +44,9 @@ def test_lines_of_several_messages_are_those_of_each(messages: list[Message]) ->
 
 
 def test_a_raw_line_is_the_payload_unchanged() -> None:
-    assert raw_line(Message(b"a", b"\x1b\0\xff")) == b"\x1b\0\xff\n"
+    message = Message(b"a", b"\x1b\0\xff")
+    assert raw_line(message) == b"\x1b\0\xff\n"
+    assert style_of("raw", None, timestamps=False).line(message, AT) == b"\x1b\0\xff\n"
 
 
 @given(anything, anything)
