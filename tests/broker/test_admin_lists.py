@@ -15,33 +15,15 @@ CLIENTS = 25
 
 
 def test_clients_are_listed_once_each_in_order(bus: Bus) -> None:
-    with several_clients(bus, CLIENTS) as clients, administer(bus) as admin:
-        for number, client in enumerate(clients):
-            for _ in range(number):
-                client.pub(b"nobody/listens", b"12345")
-            client.sync()
+    """An empty page may follow a full one."""
+    with several_clients(bus, CLIENTS), administer(bus) as admin:
         pages = admin.pages("clients", "clients", limit=10)
         assert [len(page) for page in pages] == [10, 10, 5]
-        found = [client for page in pages for client in page]
-        assert [client["client"] for client in found] == sorted(
-            client["client"] for client in found
-        )
-        activities = [client["activity"] for client in found]
-        assert [activity["messages_in"] for activity in activities] == list(range(CLIENTS))
-        packet = len(b"MSG nobody/listens\x0012345")
-        asked = activities[0]["bytes_in"]
-        assert [activity["bytes_in"] - asked for activity in activities] == [
-            packet * number for number in range(CLIENTS)
-        ]
-        assert {(client["uid"], client["gid"], client["pid"]) for client in found} == {
-            (os.getuid(), os.getgid(), os.getpid())
-        }
+        found = [client["client"] for page in pages for client in page]
+        assert found == sorted(set(found))
+        pages = admin.pages("clients", "clients", limit=5)
+        assert [len(page) for page in pages] == [5, 5, 5, 5, 5, 0]
         assert admin.ask("clients", uid=os.getuid() + 1)["clients"] == []
-
-
-def test_an_empty_page_may_follow_a_full_one(bus: Bus) -> None:
-    with several_clients(bus, 4), administer(bus) as admin:
-        assert [len(page) for page in admin.pages("clients", "clients", limit=2)] == [2, 2, 0]
 
 
 def test_subscriptions_are_listed_with_their_counts(bus: Bus) -> None:
@@ -80,26 +62,6 @@ def test_subscriptions_are_listed_with_their_counts(bus: Bus) -> None:
         assert matching("*x") == set(), "no key matches that"
 
 
-def test_an_explanation_names_recipients_and_their_patterns(bus: Bus) -> None:
-    with several_clients(bus, 4) as clients, administer(bus) as admin:
-        for client, own in zip(clients, [[b"a/b", b"a/"], [b"*/b"], [b"b"], []], strict=True):
-            for pattern in own:
-                client.sub(pattern)
-            client.sync()
-        first, second, _, _ = (c["client"] for c in admin.ask("clients")["clients"])
-        found = admin.ask("explain", key="a/b")
-        assert {one["client"]: sorted(one["patterns"]) for one in found["recipients"]} == {
-            first: ["a/", "a/b"],
-            second: ["*/b"],
-        }
-        assert found["recipients_count"] == 2
-        assert found["excluded"] == []
-        assert found["workers"] == [0, 1]
-        assert not found["secret"]
-        nobody = admin.ask("explain", key="x/y/z")
-        assert (nobody["recipients"], nobody["workers"]) == ([], [])
-
-
 def test_answers_stay_small_whatever_patterns_clients_have(bus: Bus) -> None:
     """Stars in a row mean what one does, so a short key can have many long patterns."""
     patterns = [b"a/" + b"*" * (4_000 - number) for number in range(20)]
@@ -119,15 +81,6 @@ def test_answers_stay_small_whatever_patterns_clients_have(bus: Bus) -> None:
         assert f'"connections":{len(clients)}'.encode() in packet
 
 
-def test_the_largest_page_is_allowed(tmp_path: Path) -> None:
-    with (
-        running_bus(tmp_path, workers=1) as bus,
-        several_clients(bus, 310),
-        administer(bus) as admin,
-    ):
-        assert [len(page) for page in admin.pages("clients", "clients", limit=300)] == [300, 10]
-
-
 def test_an_explanation_says_why_a_client_does_not_receive(tmp_path: Path) -> None:
     config = tmp_path / "sbus.toml"
     config.write_text(
@@ -141,7 +94,7 @@ def test_an_explanation_says_why_a_client_does_not_receive(tmp_path: Path) -> No
         client.sub(b"!/cred/%d/%d//mail" % (os.getgid(), os.getuid()))
         client.sync()
         denied = admin.ask("explain", key="audit/1/secret")
-        assert denied["recipients_count"] == 0
+        assert (denied["recipients_count"], denied["workers"]) == (0, [])
         (one,) = denied["excluded"]
         assert (one["why_not"], one["text"]) == ("not-allowed", "rules[1]")
         assert one["patterns"] == ["audit/"]

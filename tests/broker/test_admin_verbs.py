@@ -257,6 +257,7 @@ def test_subscriptions_and_recipients_are_listed(scene: Scene, ctl: Ctl) -> None
     expected = sorted({placed[number[client]] for client in (one, two, three)})
     assert found["workers"] == expected
     assert (found["recipients_count"], found["excluded_count"], found["stalled_count"]) == (3, 0, 0)
+    assert not found["secret"]
     users = {user["uid"]: user for user in ctl("users")["users"]}
     by_user = Counter(dict.fromkeys(USERS, 0))
     for client, patterns in wanted:
