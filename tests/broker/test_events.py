@@ -183,7 +183,7 @@ def test_the_bus_drains_and_stops(tmp_path: Path) -> None:
 
 
 def test_a_slow_watcher_learns_how_many_events_it_missed(bus: Bus) -> None:
-    count = 30_000
+    count = 12_000
     with events_of(bus) as stream, bus.connect() as client:
         stream.next("client-connected")
         for _ in range(count):

@@ -38,7 +38,7 @@ def subscribe_and_unsubscribe(client: RawClient, own: int, rounds: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_routes_stay_correct_while_thousands_of_subscriptions_change(
+def test_routes_stay_correct_while_hundreds_of_subscriptions_change(
     tmp_path: Path, workers: int
 ) -> None:
     """Several times what the table holds; some clients keep theirs, and messages flow."""
@@ -134,7 +134,7 @@ def test_the_room_of_clients_that_left_is_used_again(tmp_path: Path) -> None:
     ):
         for client in (same, other):
             client.control(b"!/notices/on")
-        for _ in range(3):
+        for _ in range(2):
             with ExitStack() as stack:
                 greedy = [stack.enter_context(bus.connect()) for _ in range(2)]
                 for client in greedy:

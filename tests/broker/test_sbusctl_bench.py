@@ -22,9 +22,9 @@ BACKLOG_MESSAGES = 100
 
 @pytest.fixture(scope="module")
 def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
-    with running_bus(
-        tmp_path_factory.mktemp("bus"), "--limit", f"backlog_messages_max={BACKLOG_MESSAGES}"
-    ) as bus:
+    limits = (f"backlog_messages_max={BACKLOG_MESSAGES}", "user_subscriptions_max=1000")
+    options = [f"--limit={limit}" for limit in limits]
+    with running_bus(tmp_path_factory.mktemp("bus"), *options) as bus:
         yield bus
 
 
@@ -76,9 +76,8 @@ def test_all_keys_have_the_prefix_of_the_benchmark(bus: Bus) -> None:
     ("words", "reason"),
     [
         (("--size", "409600", "latency"), "packet-too-long"),
-        (("--size", "409600", "fan-out"), "packet-too-long"),
         (("--size", "409600", "flood"), "packet-too-long"),
-        (("--subscriptions", "200000", "subscriptions"), "subscriptions"),
+        (("--subscriptions", "2000", "subscriptions"), "subscriptions"),
     ],
 )
 def test_a_refusal_is_one_line(bus: Bus, words: tuple[str, ...], reason: str) -> None:
@@ -133,7 +132,7 @@ def test_an_access_rule_is_an_error_with_its_reason(tmp_path: Path, action: str)
     rules = tmp_path / "rules.toml"
     rules.write_text(f'[[rules]]\ndeny = ["{action}"]\nkeys = ["sbusctl/bench/"]\n')
     with running_bus(tmp_path, "--config", str(rules), workers=1) as bus:
-        for work in WORKS:
+        for work in ("latency", "throughput"):  # the others begin like one of these
             done = bus.sbusctl("bench", work)
             (line,) = done.stderr.decode().splitlines()
             assert done.returncode == 1
