@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from tests.support.admin import Admin, administer
 from tests.support.bad_configurations import GOOD, Bad, bad_configurations
 from tests.support.bus import running_bus
+from tests.support.programs_here import sbusd_here
 from tests.support.raw_client import RawClient
-from tests.support.sbusd_here import sbusd_here
 
 NOTHING: dict[str, list[Any]] = {"applied": [], "needs_restart": [], "unanswered": []}
 
@@ -76,7 +76,8 @@ def complaint(
 ) -> str:
     """The error of a file, which is the same from `--check-config` and at start."""
     line = said_by_sbusd(["--check-config", str(file)], monkeypatch, capsys)
-    assert said_by_sbusd(["-f", "--config", str(file)], monkeypatch, capsys) == line
+    nowhere = str(file.parent / "no" / "bus")
+    assert said_by_sbusd(["-fa", nowhere, "--config", str(file)], monkeypatch, capsys) == line
     return line
 
 

@@ -166,11 +166,10 @@ def test_limits_of_the_command_line_are_in_force(tmp_path: Path) -> None:
 # -- the ends of a bus -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signal_ends_it_in_order(tmp_path: Path, signum: signal.Signals) -> None:
+def test_a_signal_ends_it_in_order(tmp_path: Path) -> None:
     with running_bus(tmp_path, command=SBUSD) as bus, bus.connect() as client:
         client.whoami()
-        stop(bus, signum)
+        stop(bus, signal.SIGTERM)
         assert client.receive_until_closed() == []
         assert not os.path.lexists(bus.address)
     assert bus.stderr_text() == ""

@@ -148,17 +148,6 @@ def test_a_bus_that_is_killed_is_an_error(tmp_path: Path, verb: str) -> None:
         assert end_of(process)[::2] == (1, said)
 
 
-def test_a_reader_that_leaves_ends_it_quietly(bus: Bus, client: RawClient) -> None:
-    with started(bus, "monitor") as process:
-        read_line(process)
-        assert process.stdout is not None
-        process.stdout.close()
-        client.pub(b"a", b"")
-        assert process.wait(TIMEOUT_S) == 141
-        assert process.stderr is not None
-        assert process.stderr.read() == b""
-
-
 def test_a_refused_watch_is_one_line(bus: Bus) -> None:
     result = bus.sbusctl("monitor", "!/x")
     assert result.returncode == 1

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sbus.client import message_joiner
@@ -305,7 +305,6 @@ class Lanes:
         return merged
 
 
-@settings(max_examples=2 * settings().max_examples)
 @given(st.randoms(use_true_random=False), st.integers(0, 30))
 def test_batches_are_joined_as_single_messages_would_be(rng: random.Random, batches: int) -> None:
     packets = Lanes(rng, batches).merged()

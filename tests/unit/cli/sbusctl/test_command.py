@@ -3,15 +3,19 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from sbus.cli.sbusctl.command import VERBS
+from sbus.cli.sbusctl.command import VERBS, main
 from tests.support.bus import sbusd_environment
+from tests.support.programs_here import program_here
 
 SBUSCTL = (sys.executable, "-m", "sbus.cli.sbusctl")
 TIMEOUT_S = 20.0
+
+RunHere = Callable[..., tuple[int, str, str]]
 
 
 def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -26,18 +30,24 @@ def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.fixture
+def run_here(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> RunHere:
+    """Runs a command in this process; its exit status, and what it has written to both outputs."""
+
+    return lambda *words: program_here(main, list(words), monkeypatch, capfd)
+
+
 def test_version() -> None:
     result = run("--version")
     assert result.returncode == 0
     assert result.stdout.startswith("sbusctl 0.")
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_the_help_of_every_verb_has_an_example(verb: str) -> None:
-    result = run(verb, "--help")
-    assert result.returncode == 0
-    examples = result.stdout.partition("Example")[2]
-    assert f"sbusctl {verb}" in examples
+def test_the_help_of_every_verb_has_an_example(run_here: RunHere) -> None:
+    for verb in VERBS:
+        status, output, _ = run_here(verb, "--help")
+        assert status == 0
+        assert f"sbusctl {verb}" in output.partition("Example")[2]
 
 
 @pytest.mark.parametrize(
@@ -54,24 +64,23 @@ def test_the_help_of_every_verb_has_an_example(verb: str) -> None:
     ],
     ids=" ".join,
 )
-def test_a_usage_error_is_one_line_and_status_2(words: tuple[str, ...]) -> None:
-    result = run(*words)
-    assert result.returncode == 2
-    assert result.stdout == ""
-    assert len(result.stderr.splitlines()) == 1
-    assert result.stderr.startswith("sbusctl: ")
-    assert "--help" in result.stderr
+def test_a_usage_error_is_one_line_and_status_2(words: tuple[str, ...], run_here: RunHere) -> None:
+    status, output, errors = run_here(*words)
+    assert (status, output) == (2, "")
+    assert len(errors.splitlines()) == 1
+    assert errors.startswith("sbusctl: ")
+    assert "--help" in errors
 
 
 @pytest.mark.parametrize(
     ("word", "verb"),
     [("subscribe", "sub"), ("publish", "pub"), ("status", "stats"), ("client", "clients")],
 )
-def test_an_unknown_verb_gets_a_suggestion(word: str, verb: str) -> None:
-    assert f"there is no verb '{word}'; did you mean {verb}? (" in run(word).stderr
+def test_an_unknown_verb_gets_a_suggestion(word: str, verb: str, run_here: RunHere) -> None:
+    assert f"there is no verb '{word}'; did you mean {verb}? (" in run_here(word)[2]
 
 
-@pytest.mark.parametrize("words", [("pub", "k", "p"), ("sub", "k"), ("whoami",), ("ping",)])
+@pytest.mark.parametrize("words", [("pub", "k", "p"), ("sub", "k")])
 def test_a_missing_bus_is_one_line_and_status_1(words: tuple[str, ...], tmp_path: Path) -> None:
     address = str(tmp_path / "none")
     for result in (run("-a", address, *words), run(*words, SBUS_ADDRESS=address)):

@@ -10,7 +10,7 @@ import sbus.protocol.keys
 import sbus.shared.shared_memory
 from sbus.bus_options import OPTIONS, WORKERS_MAX, available_workers
 from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft
-from tests.support.sbusd_here import sbusd_here
+from tests.support.programs_here import sbusd_here
 
 OPTIONS_BY_NAME = {option.name: option for option in OPTIONS}
 
@@ -65,7 +65,7 @@ def test_a_mistake_is_one_line_and_a_status(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    ended, output, errors = sbusd_here(words, monkeypatch, capsys)
+    ended, output, errors = sbusd_here(["--print-config", *words], monkeypatch, capsys)
     assert (ended, output) == (status, "")
     assert errors.startswith("sbusd: ")
     assert errors.endswith("\n")

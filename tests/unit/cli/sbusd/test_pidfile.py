@@ -62,7 +62,7 @@ def test_one_of_a_process_that_was_killed_is_replaced(path: Path) -> None:
 
 @pytest.mark.parametrize("is_left", [False, True])
 def test_of_several_at_once_one_has_it(path: Path, is_left: bool) -> None:
-    for _ in range(20):
+    for _ in range(8):
         if is_left:
             path.write_text("4711\n")
         with children_at_once(4, lambda: Pidfile(str(path)), ConfigurationError) as owners:
