@@ -483,6 +483,25 @@ def test_who_blocks_holds_by_a_new_pattern_at_once(bus: Bus) -> None:
     assert held_elsewhere(bus, client) == set(MANY)
 
 
+def test_whoever_waits_for_a_client_is_woken_when_it_gives_up_a_pattern(bus: Bus) -> None:
+    """Its publishers may not have to wait any more; otherwise they would for the rest of a slice of
+    the time for which it may hold them."""
+    client = bus.clients[0]
+    subscribe_all(bus, client, [b"given up", b"kept"])
+    bus.block(client)
+    bus.make_background_steps(client.worker)
+    backpressure = client.session.backpressure
+    assert backpressure is not None
+    backpressure.stall()
+    elsewhere = bus.stalls[1 - client.worker]
+    with bus.lock:
+        elsewhere.wait(backpressure.rule.place)
+    assert bus.unsubscribe(client, sorted(client.subscriptions).index(b"given up"), nothing)
+    bus.make_background_steps(client.worker)
+    with bus.lock:
+        assert elsewhere.release(backpressure.rule.place) == 0
+
+
 def test_what_is_taken_back_before_its_piece_never_holds(bus: Bus) -> None:
     client = bus.clients[0]
     subscribe_all(bus, client, MANY)
