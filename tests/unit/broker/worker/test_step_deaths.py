@@ -101,3 +101,29 @@ def test_what_a_lone_client_changes_is_changed_by_single_stores() -> None:
     assert not has_died
     number = client.number
     assert [seen for seen, _ in groupby(seen)] == [(0, 1), (number, 1), (0, 1), (0, 2)]
+
+
+def test_a_packet_that_was_read_is_done_or_told_as_lost() -> None:
+    """Packets are pending before they are read, so that a successor knows of them."""
+    seen: list[list[bytes]] = []
+    has_died = True
+    while has_died and len(seen) < STORES_MAX:
+        with one_process_bus("slash", LIMITS) as bus:
+            client = bus.connect(0)
+            for packet in (b"CMSG !/notices/on", b"SUB a", b"MSG a\0first"):
+                client.send(packet)
+            bus.settle()
+            client.read()
+            client.send(b"MSG a\0second")
+
+            def act(bus: OneProcessBus = bus) -> None:
+                compiled_step.die_at_store(len(seen))
+                while bus.stepped[0].is_awake():
+                    pass
+
+            has_died = dies(bus.memory.fd, bus.memory.lock.fd, act)
+            bus.replace(0)
+            bus.settle()
+            seen.append([packet.partition(b" ")[2][:20] for packet in client.read()])
+    assert not has_died
+    assert all(seen), seen
