@@ -32,21 +32,6 @@ def feed(inbox: Inbox[Items], *packets: bytes) -> None:
 
 
 class TestMessages:
-    def test_come_out_in_the_order_they_went_in(self) -> None:
-        inbox = make_inbox()
-        feed(inbox, b"MSG a\x001", b"MSG b\x00", b"MSG \x00\x00\x00")
-        assert inbox.take(inbox.own) == Message(b"a", b"1")
-        assert inbox.take(inbox.own) == Message(b"b", b"")
-        assert inbox.take(inbox.own) == Message(b"", b"\0\0")
-        assert inbox.take(inbox.own) is None
-
-    def test_many_at_a_time_are_at_most_as_many_as_asked_for(self) -> None:
-        inbox = make_inbox()
-        feed(inbox, b"MSG a\x001", b"MSG a\x002", b"MSG a\x003")
-        assert inbox.take_many(inbox.own, 2) == [Message(b"a", b"1"), Message(b"a", b"2")]
-        assert inbox.take_many(inbox.own, 2) == [Message(b"a", b"3")]
-        assert inbox.take_many(inbox.own, 2) == []
-
     def test_answers_and_unknown_control_messages_are_not_among_them(self) -> None:
         inbox = make_inbox()
         feed(inbox, b"CMSG !/cred/whoami\0!/cred/1/2/3", b"CMSG !/news\0tomorrow")
@@ -106,15 +91,6 @@ class TestMessagesThatAreTakenInTogether:
 
 
 class TestLosses:
-    def test_are_raised_exactly_at_the_gap(self) -> None:
-        inbox = make_inbox()
-        feed(inbox, b"MSG a\x001", b"CMSG !/lost\x0042", b"MSG a\x002")
-        assert inbox.take(inbox.own) == Message(b"a", b"1")
-        with pytest.raises(MessagesLost) as caught:
-            inbox.take(inbox.own)
-        assert caught.value.count == 42
-        assert inbox.take(inbox.own) == Message(b"a", b"2")
-
     def test_whose_number_the_bus_does_not_know_have_no_count(self) -> None:
         inbox = make_inbox()
         feed(inbox, b"CMSG !/lost\x00?")
@@ -129,11 +105,6 @@ class TestLosses:
         with pytest.raises(MessagesLost):
             inbox.take_many(inbox.own, 10)
         assert inbox.take_many(inbox.own, 10) == [Message(b"a", b"2")]
-
-    def test_are_items_where_they_are_to_be_reported(self) -> None:
-        inbox = make_inbox("report")
-        feed(inbox, b"MSG a\x001", b"CMSG !/lost\x003", b"MSG a\x002")
-        assert inbox.take_many(inbox.own, 10) == [Message(b"a", b"1"), Lost(3), Message(b"a", b"2")]
 
     def test_at_the_same_gap_are_one(self) -> None:
         inbox = make_inbox("report")
@@ -188,14 +159,6 @@ class TestEnd:
                 inbox.take(inbox.own)
             with pytest.raises(Disconnected):
                 inbox.take_many(inbox.own, 5)
-
-    def test_has_the_last_error_for_its_reason_and_not_for_a_refusal(self) -> None:
-        inbox = make_inbox()
-        feed(inbox, b"MSG a\x001", b"CMSG !/error\0no-nul a MSG packet needs a NUL")
-        inbox.feed_end_of_connection()
-        assert inbox.take(inbox.own) == Message(b"a", b"1")
-        with pytest.raises(Disconnected, match=r"a MSG packet needs a NUL \(no-nul\)"):
-            inbox.take(inbox.own)
 
     def test_leaves_earlier_refusals_what_they_are(self) -> None:
         inbox = make_inbox()

@@ -6,9 +6,9 @@ import pytest
 
 import sbus
 from sbus.client.packet_encoder import PacketEncoder
-from sbus.errors import ConfigurationError, PacketRefused, PatternWarning
+from sbus.errors import PacketRefused, PatternWarning
 from sbus.limits import Limits
-from sbus.protocol.keys import DOT, SLASH
+from sbus.protocol.keys import SLASH
 from tests.unit.client.fake_bus import FakeBus
 
 ENCODER = PacketEncoder(SLASH, Limits())
@@ -67,11 +67,6 @@ def test_a_nul_is_refused_also_the_second_time() -> None:
     for _ in range(2):
         with pytest.raises(ValueError, match="NUL"):
             ENCODER.publish(b"a\0b", b"")
-
-
-def test_the_dot_dialect_has_no_control_messages() -> None:
-    with pytest.raises(ConfigurationError, match="no control messages"):
-        PacketEncoder(DOT, Limits()).control("echo/off", None)
 
 
 def test_a_hint_names_the_line_of_the_program(fake: FakeBus) -> None:
