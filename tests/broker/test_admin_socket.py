@@ -64,23 +64,23 @@ def test_a_bad_request_is_explained_and_the_next_one_answered(
         assert admin.ask("version")["workers"] == 2
 
 
-def test_mistakes_are_named(bus: Bus) -> None:
-    with administer(bus) as admin:
+def test_mistakes_are_named(shared_bus: Bus) -> None:
+    with administer(shared_bus) as admin:
         assert "connections_max" in admin.fault("limit", uid=0, limits={"conections_max": 1})[1]
         assert "explain" in admin.fault("explian")[1]
         assert "timeout_seconds" in admin.fault("drain", timeout_seconds=-1)[1]
         assert "999999" in admin.fault("kick", client=999_999)[1]
 
 
-def test_every_request_has_its_reply_in_order(bus: Bus) -> None:
-    with administer(bus) as admin:
+def test_every_request_has_its_reply_in_order(shared_bus: Bus) -> None:
+    with administer(shared_bus) as admin:
         for number in range(50):
             admin.sock.send(json.dumps({"verb": "version", "id": number}).encode())
         assert [admin.receive()["id"] for _ in range(50)] == list(range(50))
 
 
-def test_a_client_that_does_not_read_replies_delays_no_other(bus: Bus) -> None:
-    with administer(bus) as rude, administer(bus) as admin:
+def test_a_client_that_does_not_read_replies_delays_no_other(shared_bus: Bus) -> None:
+    with administer(shared_bus) as rude, administer(shared_bus) as admin:
         rude.sock.setblocking(False)
 
         def ask_for_ever() -> None:
@@ -187,9 +187,9 @@ def test_a_new_limit_takes_effect_at_once(bus: Bus) -> None:
         assert client.sync() == []
 
 
-def test_a_limit_can_be_set_before_its_user_connects(bus: Bus) -> None:
+def test_a_limit_can_be_set_before_its_user_connects(shared_bus: Bus) -> None:
     stranger = 54_321
-    with administer(bus) as admin:
+    with administer(shared_bus) as admin:
         admin.ask("limit", uid=stranger, limits={"connections_max": 3})
         assert admin.ask("limit", uid=stranger)["before"]["connections_max"] == 3
 

@@ -34,7 +34,9 @@ def test_bus_is_ready_when_sbusd_returns_and_leaves_nothing_behind(tmp_path: Pat
     assert os.listdir(tmp_path) == []
 
 
-def test_daemon_has_no_parent_no_terminal_and_no_directory(tmp_path: Path) -> None:
+def test_daemon_has_no_parent_no_terminal_and_no_directory_and_ignores_hangups(
+    tmp_path: Path,
+) -> None:
     launch(tmp_path)
     with daemon_in(tmp_path) as pid:
         assert os.getsid(pid) not in (pid, os.getsid(0))
@@ -46,13 +48,7 @@ def test_daemon_has_no_parent_no_terminal_and_no_directory(tmp_path: Path) -> No
         processes = process_tree(pid)
         assert len(processes) > 2
         assert all(has_released_output(process) for process in processes)
-        end(pid)
-
-
-def test_hangup_is_ignored(tmp_path: Path) -> None:
-    launch(tmp_path)
-    with daemon_in(tmp_path) as pid:
-        for process in process_tree(pid):
+        for process in processes:
             os.kill(process, signal.SIGHUP)
         exchange(tmp_path / "bus")
         end(pid)

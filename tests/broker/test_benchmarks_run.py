@@ -31,7 +31,6 @@ MAY_LOSE = {(name, work) for name in SBUS for work in ("saturated", "batched")}
 """sbus may drop messages where the publisher has no window."""
 STARTS: dict[str, Callable[[Path], Start]] = {
     "relay": lambda directory: RunSettings(directory=directory).relay("each"),
-    "relay-drain": lambda directory: RunSettings(directory=directory).relay("drain"),
     "broker": lambda directory: RunSettings(directory=directory).broker(1),
     "broker with two workers": lambda directory: RunSettings(directory=directory).broker(2),
 }
@@ -244,13 +243,6 @@ def test_a_soak_counts_messages_lost_without_notice(programs: Path, tmp_path: Pa
             pass
         assert load.ask("stop", "stopped", 30)["violations"] > 0
         assert "missing" in load.error_output()
-
-
-def test_leaving_a_server_leaves_no_process(programs: Path) -> None:
-    with STARTS["broker"](programs)() as server:
-        pids = server.pids()
-        assert len(pids) >= 2
-    assert all(wait_until_gone(pid, STOP_SECONDS_MAX) for pid in pids)
 
 
 def test_a_failure_leaves_no_process(programs: Path) -> None:

@@ -126,14 +126,6 @@ def test_life_at_a_path_over_a_left_over_socket(tmp_path: Path, path: str) -> No
     assert bus.stderr_text() == report
 
 
-def test_eight_workers_start_and_end(tmp_path: Path) -> None:
-    with running_bus(tmp_path, workers=8, command=SBUSD) as bus:
-        with bus.connect() as client:
-            live(client)
-        assert len(bus.pids()) > 8
-        stop(bus, signal.SIGINT)
-
-
 def test_life_by_the_long_names_of_the_options(tmp_path: Path, path: str) -> None:
     leave_socket(path)
     arguments = [

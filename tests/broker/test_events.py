@@ -12,9 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sbus.client.admin import AdminConnection
 from sbus.client.message_joiner import MissedItems
-from sbus.client.streams import EventStream
 from tests.support.admin import administer
 from tests.support.block_scene import OPTIONS, SOFT, receive_all, scene_on
 from tests.support.bus import RUN_AS_SELF, SBUSD, Bus, running_bus, sbusd_environment
@@ -26,7 +24,7 @@ from tests.support.processes import (
     worker_pids,
 )
 from tests.support.streams import TIMEOUT_S, events_of, messages_of
-from tests.support.threads import Task, wait_until
+from tests.support.threads import wait_until
 
 ME = {"uid": os.geteuid(), "gid": os.getegid(), "pid": os.getpid()}
 PROGRAM = Path("/proc/self/comm").read_text().removesuffix("\n")
@@ -244,13 +242,6 @@ def test_no_process_waits_for_a_reader_of_standard_error(tmp_path: Path) -> None
     assert told, line
     assert int(told[1]) >= 6
     os.close(pipe)
-
-
-def test_the_end_of_the_bus_ends_the_stream(tmp_path: Path) -> None:
-    with running_bus(tmp_path) as bus, AdminConnection(bus.address) as connection:
-        EventStream(connection)
-        Task(lambda: bus.process.send_signal(signal.SIGTERM)).join()
-        bus.process.wait(TIMEOUT_S)
 
 
 LOOK_FOR_JOURNAL = """
