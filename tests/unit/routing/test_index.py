@@ -21,7 +21,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from sbus.protocol.keys import DOT, SLASH, Dialect, PatternPath, parse_pattern
+from sbus.protocol.keys import SLASH, Dialect, PatternPath, parse_pattern
 from sbus.routing.index import IndexStatistics, PatternIndex
 from tests.unit.routing.specification import dialects, matches, texts
 
@@ -56,38 +56,6 @@ def test_matches_what_the_specification_says(
         assert index.match(key) == {
             pattern for pattern in patterns if matches(pattern, key, dialect)
         }
-
-
-@pytest.mark.parametrize(
-    ("key", "expected"),
-    [
-        (b"a", {b"", b"a", b"*", b"a*"}),
-        (b"a/", {b"", b"a/", b"*/", b"*/*"}),
-        (b"a/b/c", {b"", b"a/", b"*/", b"a/*/c"}),
-        (b"/", {b"", b"/", b"*/", b"*/*"}),
-        (b"/x", {b"", b"/", b"*/", b"*/*"}),
-        (b"", {b"", b"*"}),
-        (b"*", {b"", b"*"}),
-        (b"a*b", {b"", b"*", b"a*"}),
-        (b"!x", {b"", b"*", b"!*"}),
-        (b"!/x", {b"!/", b"!/*"}),
-        (b"!", {b"!"}),
-        (b"a/!", set()),
-        (b"a/!/c", set()),
-    ],
-)
-def test_matching_by_hand(key: bytes, expected: set[bytes]) -> None:
-    patterns = b" a a/ / * a* */ */* a/*/c a*b !* !*/ ! !/ !/* a/! a/!/c".split(b" ")
-    assert index_of(patterns).match(key) == expected
-
-
-def test_the_dot_dialect_separates_at_dots_and_reserves_a_first_mark() -> None:
-    index = index_of([b"", b"a.", b"a/*", b"!*", b"*.!.b", b"!."], DOT)
-    assert index.match(b"a.b/c") == {b"", b"a."}
-    assert index.match(b"a/b") == {b"", b"a/*"}
-    assert index.match(b"a.!.b") == {b"", b"a.", b"*.!.b"}
-    assert index.match(b"!x") == set()
-    assert index.match(b"!.x") == {b"!."}
 
 
 def test_several_patterns_of_a_member_give_it_once() -> None:
