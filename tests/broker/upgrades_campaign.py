@@ -26,7 +26,7 @@ from sbus.client.streams import EventStream, MessageStream
 from tests.support.admin import administer
 from tests.support.bus import PROJECT, Bus
 from tests.support.checked_load import CheckedLoad, Kind
-from tests.support.previous import tree_of
+from tests.support.previous import is_known, tree_of
 from tests.support.quotas import HARDLY_LIMITED
 from tests.support.threads import Task, meanwhile
 from tests.support.upgrades import ChangingBus, changing_bus, reason_of_end, upgrade
@@ -189,7 +189,10 @@ def main() -> None:
     parser.add_argument(
         "--earlier", default="", help="the commit of a version that every other upgrade goes to"
     )
-    times, report = run_campaign(**vars(parser.parse_args()))
+    chosen = parser.parse_args()
+    if chosen.earlier and not is_known(chosen.earlier):
+        parser.error(f"the history of this checkout has no commit {chosen.earlier}")
+    times, report = run_campaign(**vars(chosen))
     sys.stdout.write("workers  pause ms  longest message ms  longest newcomer ms\n")
     for it in times:
         sys.stdout.write(

@@ -23,11 +23,16 @@ FIRST = "04e6ae3f"
 _TREES = PROJECT / "build/trees"
 
 
-def skip_without(commit: str) -> None:
-    """Skip the test where history does not go back to this commit: a shallow clone's does not, and
-    what was unpacked has none."""
+def is_known(commit: str) -> bool:
+    """Whether the history of this checkout goes back to this commit: a shallow clone's does not,
+    and what was unpacked has none."""
     command = ["git", "-C", str(PROJECT), "cat-file", "-e", f"{commit}^{{commit}}"]
-    if subprocess.run(command, capture_output=True, check=False).returncode:
+    return not subprocess.run(command, capture_output=True, check=False).returncode
+
+
+def skip_without(commit: str) -> None:
+    """Skip the test where history does not go back to this commit."""
+    if not is_known(commit):
         pytest.skip(f"the history of this checkout has no commit {commit}")
 
 
