@@ -4,6 +4,7 @@
 runs without an end instead of violated assertions.
 """
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -13,6 +14,28 @@ ONE_DEATH = ("MESSAGES=3", "DEATHS=1", "LOG_BLOCKS=2")
 TWO_DEATHS = ("MESSAGES=2", "DEATHS=2", "LOG_BLOCKS=1")
 SMALL = ("MESSAGES=2", "DEATHS=1", "LOG_BLOCKS=1")
 """In all of them there may be no room in the log for the last message."""
+
+MUTANTS = {
+    "EARLY_FLIP": "end_due[i]",
+    "LATE_ASK": "due[i]",
+    "DELIVER_FIRST": "own_place)-1",
+    "SILENT_REAP": "unplaced[i]",
+    "NO_ROOM": "ring[",
+    "LATE_NOTE": "due[me]",
+    "NO_BATCH": "due[me]",
+    "HIGH_WATER": "low<=low",
+    "NO_MARGIN": "due[me]",
+    "STALE_NOTE": "in_doubt[me]",
+}
+"""With a part of the assertion that is violated."""
+SIZES = {
+    "EARLY_FLIP": ONE_DEATH,
+    "NO_ROOM": ONE_DEATH,
+    "HIGH_WATER": ("MESSAGES=2", "DEATHS=1", "LOG_BLOCKS=3"),
+}
+"""Of those that are not found in the small one."""
+LARGE_MUTANTS = {"NO_MARGIN": TWO_DEATHS}
+"""Those that are found in a size that takes longer."""
 
 
 def explore(directory: Path, *definitions: str, for_endless_runs: bool = False) -> str:
@@ -37,3 +60,10 @@ def assert_explored(output: str) -> None:
     assert "errors: 0" in output, output
     assert "Search not completed" not in output, output
     assert "max search depth" not in output, output
+
+
+def assert_found(mutant: str, output: str) -> None:
+    """The promise is violated that this mistake breaks."""
+    violated = re.search(r"assertion violated (.*) \(at depth", output)
+    assert violated is not None, output
+    assert MUTANTS[mutant] in violated[1]
