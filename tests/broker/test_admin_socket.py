@@ -19,30 +19,23 @@ from tests.support.users import as_user, directory_for_everybody, needs_root
 BAD_REQUESTS = [
     (b"", "bad-request"),
     (b"\xff\x00", "bad-request"),
-    (b'{"verb": "\xff"}', "bad-request"),
     (b'{"verb": "explain", "key": "\xff"}', "bad-request"),
     (b'{"verb": "stats", "extra": ' + b"[" * 60_000, "bad-request"),
     (b"stats", "bad-request"),
-    (b"[]", "bad-request"),
-    (b"{}", "bad-request"),
     (b'{"verb": 7}', "bad-request"),
-    (b'{"verb": "nonsense"}', "unknown-verb"),
     (b'{"verb": "stats", "version": 2}', "unsupported-version"),
     (b'{"verb": "stats", "id": "seven"}', "bad-request"),
     (b'{"verb": "stats", "extra": 1}', "bad-request"),
     (b'{"verb": "kick"}', "bad-request"),
     (b'{"verb": "kick", "client": -1}', "bad-request"),
-    (b'{"verb": "kick", "client": 999999}', "not-found"),
     (b'{"verb": "clients", "limit": 0}', "bad-request"),
     (b'{"verb": "clients", "limit": 301}', "bad-request"),
     (b'{"verb": "subs", "after": "1:2"}', "bad-request"),
     (b'{"verb": "subs", "after": "1:2:-3"}', "bad-request"),
     (b'{"verb": "explain", "key": "a/!/b"}', "bad-request"),
     (b'{"verb": "explain", "key": "a\\\\q"}', "bad-request"),
-    (b'{"verb": "limit", "uid": 0, "limits": {"conections_max": 1}}', "bad-request"),
     (b'{"verb": "limit", "uid": 0, "limits": {"connections_max": 0}}', "bad-request"),
     (b'{"verb": "limit", "uid": -1}', "bad-request"),
-    (b'{"verb": "drain", "timeout_seconds": -1}', "bad-request"),
     (b'{"verb": "stats"}' + b" " * 65_536, "bad-request"),
 ]
 
@@ -64,12 +57,22 @@ def test_a_bad_request_is_explained_and_the_next_one_answered(
         assert admin.ask("version")["workers"] == 2
 
 
-def test_mistakes_are_named(shared_bus: Bus) -> None:
+@pytest.mark.parametrize(
+    ("verb", "arguments", "code", "named"),
+    [
+        ("limit", {"uid": 0, "limits": {"conections_max": 1}}, "bad-request", "connections_max"),
+        ("explian", {}, "unknown-verb", "explain"),
+        ("drain", {"timeout_seconds": -1}, "bad-request", "timeout_seconds"),
+        ("kick", {"client": 999_999}, "not-found", "999999"),
+    ],
+)
+def test_a_mistake_is_named(
+    shared_bus: Bus, verb: str, arguments: dict[str, object], code: str, named: str
+) -> None:
     with administer(shared_bus) as admin:
-        assert "connections_max" in admin.fault("limit", uid=0, limits={"conections_max": 1})[1]
-        assert "explain" in admin.fault("explian")[1]
-        assert "timeout_seconds" in admin.fault("drain", timeout_seconds=-1)[1]
-        assert "999999" in admin.fault("kick", client=999_999)[1]
+        found, text = admin.fault(verb, **arguments)
+    assert found == code
+    assert named in text
 
 
 def test_every_request_has_its_reply_in_order(shared_bus: Bus) -> None:

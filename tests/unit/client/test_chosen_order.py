@@ -8,8 +8,7 @@ import pytest
 from sbus.client import blocking
 from sbus.errors import ConfigurationError
 from sbus.protocol.packets import Message
-from tests.support.threads import Task
-from tests.unit.client.fake_bus import ANSWER, GREETING, ORDER, WHOAMI, FakeBus
+from tests.unit.client.fake_bus import ANSWER, ORDER, WHOAMI, FakeBus
 
 Bus = blocking.Connection[Message]
 Blocks = Callable[[Bus], AbstractContextManager[object]]
@@ -97,24 +96,3 @@ def test_a_plain_subscription_takes_any_order(fake: FakeBus, bus: Bus) -> None:
     fake.send(ANSWER)
     with bus.subscription("q"):
         assert [fake.receive(), fake.receive()] == [b"SUB q", WHOAMI]
-
-
-def test_a_connection_that_is_made_again_has_the_order(fake: FakeBus) -> None:
-    opened: list[Bus] = []
-    opening = Task(lambda: opened.append(blocking.connect(fake.address, reconnect=True)))
-    assert fake.accept() == GREETING
-    fake.answer(WHOAMI, ANSWER)
-    opening.join()
-    with opened[0] as bus:
-        fake.send(ANSWER)
-        with bus.requests("q"):
-            assert [fake.receive() for _ in range(3)] == [ORDER, b"SUB q", WHOAMI]
-            fake.hang_up()
-            syncs = Task(bus.sync)
-            assert fake.accept() == GREETING
-            assert fake.receive() == ORDER
-            fake.answer(WHOAMI, ANSWER)
-            assert fake.receive() == b"SUB q"
-            fake.answer(WHOAMI, ANSWER)
-            fake.answer(WHOAMI, ANSWER)
-            syncs.join()

@@ -15,7 +15,7 @@ from sbus.client.options import LinkOptions
 from sbus.errors import Disconnected
 from sbus.protocol.packets import Message
 from tests.support.event_loops import on_both_event_loops
-from tests.unit.client.fake_bus import ANSWER, GREETING, WHOAMI, FakeBus
+from tests.unit.client.fake_bus import ANSWER, GREETING, FakeBus
 
 Bus = Connection[Message]
 TIMEOUT_S = 10.0
@@ -101,26 +101,6 @@ class TestPublishing:
 
 
 class TestWaiting:
-    @on_both_event_loops
-    async def test_a_sync_takes_no_message_for_its_reply(self, fake: FakeBus) -> None:
-        async with connected(fake) as bus:
-            done = anyio.Event()
-
-            async def sync() -> None:
-                await bus.sync()
-                done.set()
-
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(sync)
-                await anyio.wait_all_tasks_blocked()
-                assert fake.receive() == WHOAMI
-                fake.send(b"MSG a\x001")
-                await anyio.wait_all_tasks_blocked()
-                assert not done.is_set()
-                fake.send(ANSWER)
-            assert done.is_set()
-            assert await bus.receive() == Message(b"a", b"1")
-
     @on_both_event_loops
     async def test_ends_when_another_task_closes_it_while_we_wait(self, fake: FakeBus) -> None:
         async with connected(fake) as bus:

@@ -12,7 +12,7 @@ from sbus.errors import ConfigurationError, PacketRefused
 from sbus.protocol.packets import Message, parse_server_packet
 from sbus.protocol.presence import Member, MemberChange
 from tests.support.threads import Task
-from tests.unit.client.fake_bus import ANSWER, GREETING, ORDER, WHOAMI, FakeBus
+from tests.unit.client.fake_bus import ANSWER, ORDER, WHOAMI, FakeBus
 
 Bus = blocking.Connection[Message]
 
@@ -85,29 +85,6 @@ def test_a_request_whose_reply_is_lost_with_a_worker_is_repeated(fake: FakeBus, 
     fake.answer(b"CMSG !/join\0ann", b"CMSG !/join\0ann")
     with pytest.raises(PacketRefused, match="packets-lost"):  # it may have been another packet
         joins.join()
-
-
-def test_a_connection_that_is_made_again_takes_its_name_again(
-    fake: FakeBus, connect: Callable[..., Bus]
-) -> None:
-    opens: list[Bus] = []
-    opening = Task(lambda: opens.append(connect(fake.address, reconnect=True)))
-    opening.join()
-    assert fake.accept() == GREETING
-    with opens[0] as bus:
-        joins = Task(lambda: bus.join("ann"))
-        fake.answer(b"CMSG !/join\0ann", b"CMSG !/join\0ann")
-        joins.join()
-        fake.hang_up()
-        syncs = Task(bus.sync)
-        fake.accept()
-        fake.answer(b"CMSG !/join\0ann", b"CMSG !/join\0ann\0name-taken another has it")
-        fake.answer(WHOAMI, ANSWER)
-        fake.answer(b"CMSG !/join\0ann", b"CMSG !/join\0ann\0not-allowed a rule denies it")
-        fake.answer(WHOAMI, ANSWER)
-        fake.answer(WHOAMI, ANSWER)
-        with pytest.raises(PacketRefused, match="a rule denies it"):
-            syncs.join()
 
 
 def test_a_watch_asks_about_a_gap_until_it_has_the_list(fake: FakeBus) -> None:
