@@ -238,11 +238,11 @@ B> CMSG blocking/soft/block
 B> SUB held
 AB| full
 C> MSG held\01
+! stop A
 A~> MSG held\02
 A~> MSG held\03
 A~> MSG held\04
-C> CMSG !/sync\0read
-C< CMSG !/sync\0read
+! continue A
 ! die A
 ! upgrade A
 ! die A
