@@ -451,10 +451,6 @@ class TestPing:
         summary = SUMMARY.fullmatch(b"".join(lines[3:]))
         assert summary
         assert summary.group(1, 2, 3, 4) == (bus.address.encode(), b"3", b"3", b"0")
-        times = [float(ping[3]) for ping in pings if ping]
-        shortest, average, longest = map(float, summary.group(5, 6, 7))
-        assert (shortest, longest) == (min(times), max(times))
-        assert average == pytest.approx(sum(times) / 3, abs=0.002)
 
     def test_prints_an_object_for_each_and_a_summary(self, bus: Bus) -> None:
         result = bus.sbusctl("ping", "--count", "3", "--interval", "0", "--json")
