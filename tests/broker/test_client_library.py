@@ -4,8 +4,8 @@
 """
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import anyio
@@ -17,16 +17,7 @@ from tests.support.event_loops import on_both_event_loops
 from tests.support.threads import Task, wait_until
 
 TIMEOUT_S = 20.0
-PACKET_BYTES_MAX = 409_600
 IDENTITY = (os.getgid(), os.getuid(), os.getpid())
-
-Blocking = sbus.blocking.Connection[sbus.Message]
-
-
-@contextmanager
-def blocking_pair(bus: Bus) -> Iterator[tuple[Blocking, Blocking]]:
-    with sbus.blocking.connect(bus.address) as one, sbus.blocking.connect(bus.address) as other:
-        yield one, other
 
 
 @on_both_event_loops
@@ -71,21 +62,6 @@ async def test_one_task_iterates_while_others_query_and_publish(bus: Bus) -> Non
     assert seen == [str(number).encode() for number in range(100)]
 
 
-def test_a_flood_arrives_whole_and_in_order(bus: Bus) -> None:
-    """A bus that holds the publisher back, and a subscriber that reads in batches."""
-    with blocking_pair(bus) as (listener, speaker):
-        listener.subscribe("flood/")
-        listener.sync(timeout_seconds=TIMEOUT_S)
-        received: list[bytes] = []
-        for begin in range(0, 10_000, 5_000):
-            for number in range(begin, begin + 5_000):
-                speaker.publish("flood/x", str(number), timeout_seconds=TIMEOUT_S)
-            while len(received) < begin + 5_000:
-                items = listener.receive_many(timeout_seconds=TIMEOUT_S)
-                received += [message.payload for message in items]
-        assert received == [str(number).encode() for number in range(10_000)]
-
-
 async def test_misbehaviour_ends_with_the_reason(bus: Bus) -> None:
     with anyio.fail_after(TIMEOUT_S):
         async with sbus.connect(bus.address) as client:
@@ -98,42 +74,6 @@ async def test_misbehaviour_ends_with_the_reason(bus: Bus) -> None:
                 await client.sync()
             with pytest.raises(sbus.Disconnected, match="key-too-long"):
                 await client.publish("a")
-
-
-def test_losses_are_counted_exactly_and_raised_at_the_gap(tmp_path: Path) -> None:
-    """A subscriber that does not read, behind a bus that keeps ten messages for it.
-
-    On one worker, so that all is published and dropped before it reads again.
-    """
-    published = 2_000
-    with (
-        running_bus(tmp_path, "--limit", "backlog_messages_max=10", workers=1) as bus,
-        blocking_pair(bus) as (listener, speaker),
-    ):
-        listener.subscribe("a")
-        listener.sync(timeout_seconds=TIMEOUT_S)
-        for number in range(published):
-            speaker.publish("a", str(number), timeout_seconds=TIMEOUT_S)
-        speaker.sync(timeout_seconds=TIMEOUT_S)
-        listener.sync(timeout_seconds=TIMEOUT_S)
-        speaker.publish("a", "after", timeout_seconds=TIMEOUT_S)
-
-        before, lost = read_to_the_gap(listener)
-        assert 0 < len(before) < published
-        assert before == [str(number).encode() for number in range(len(before))]
-        assert lost == published - len(before)
-        assert listener.receive(timeout_seconds=TIMEOUT_S).payload == b"after"
-        assert listener.statistics().messages_lost == lost
-
-
-def read_to_the_gap(bus: Blocking) -> tuple[list[bytes], int | None]:
-    """The payloads in front of the first loss, and how many were lost there."""
-    payloads = []
-    while True:
-        try:
-            payloads.append(bus.receive(timeout_seconds=TIMEOUT_S).payload)
-        except sbus.MessagesLost as loss:
-            return payloads, loss.count
 
 
 async def test_a_bus_of_the_dot_dialect_is_named_as_what_may_have_hung_up(tmp_path: Path) -> None:

@@ -53,13 +53,6 @@ def test_one_that_was_left_is_replaced_and_reported(
     assert capsys.readouterr().err == reported
 
 
-def test_one_of_a_process_that_was_killed_is_replaced(path: Path) -> None:
-    with process_with(path):
-        pass
-    assert path.exists()
-    Pidfile(str(path)).remove()
-
-
 @pytest.mark.parametrize("is_left", [False, True])
 def test_of_several_at_once_one_has_it(path: Path, is_left: bool) -> None:
     for _ in range(8):
