@@ -30,6 +30,7 @@ from sbus.unix.notify import Notifier
 from sbus.version import __version__
 
 BEAT_SECONDS = 1.0
+_CANCEL_SECONDS = 1.0
 ORIGINS_SHOWN_MAX = 1_000
 """In its status, which is one message."""
 REPORTED_MAX = 1_000
@@ -133,12 +134,14 @@ class Bridge:
                     *(it.run(self.plan.address, self._wait_room) for it in readers),
                     *(link.run() for link in self.links),
                 ]
-                running = [tasks.create_task(it) for it in work]
+                running = {tasks.create_task(it) for it in work}
                 self._notifier.ready(str(self.plan))
                 await stop.wait()
                 self._notifier.stopping("stopping")
-                for task in running:
-                    task.cancel()
+                while running:  # the NATS client swallows cancellations now and then
+                    for task in running:
+                        task.cancel()
+                    _, running = await asyncio.wait(running, timeout=_CANCEL_SECONDS)
         except BaseExceptionGroup as group:
             raise reason_of(group) from group
 

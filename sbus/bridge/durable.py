@@ -23,7 +23,6 @@ from sbus.bridge.durable_messages import StreamMessage, parse_message, stream_na
 from sbus.bridge.ends import End, Ends
 from sbus.bridge.envelope import Crossing, EnvelopeError
 from sbus.bridge.ledger import Gap, Ledger
-from sbus.bridge.nats_client import check_cancelled
 from sbus.bridge.progress import ORIGINS_MAX, Progress
 from sbus.bridge.status import DurableStatus
 
@@ -90,7 +89,6 @@ class StreamReader:
         self._asked_at, self._known_last = asyncio.get_running_loop().time(), 0
         async with self._ends.heard(nc):
             while True:
-                check_cancelled()
                 self.status.is_importing = True
                 await self._read(js, consumer)
 
@@ -162,7 +160,6 @@ class StreamReader:
         before tells how far its origins are. Of a stream that is made later, everything counts."""
         reached = self.progress.next_in_stream
         while True:
-            check_cancelled()
             try:
                 info = await js.stream_info(self._stream)
                 break

@@ -20,7 +20,6 @@ from sbus.bridge.durable_messages import ACKED, MESSAGE_ID, stream_name, subject
 from sbus.bridge.ends import END_SECONDS, End, encode_end
 from sbus.bridge.envelope import HEADER, Crossing, Envelope, encode_envelope
 from sbus.bridge.exchange import Exchange, Numbers
-from sbus.bridge.nats_client import check_cancelled
 from sbus.bridge.spool import BRIDGES_MAX, Reached, Spool
 from sbus.bridge.status import DurableStatus
 from sbus.bridge.subjects import encode_key
@@ -133,7 +132,6 @@ class DurableExport:
         self._message_bytes_max = nc.max_payload
         await self._make_stream(js)
         while True:
-            check_cancelled()
             self._news.clear()
             records, end = self.spool.first(BATCH)
             if records:

@@ -35,18 +35,6 @@ async def close(nc: Client) -> None:
             await nc.close()
 
 
-def check_cancelled() -> None:
-    """End this task if it was cancelled.
-
-    A call of nats-py may swallow that: `asyncio.wait_for` of Python 3.11 returns what came at the
-    same time, and a connection that was closed is told instead. So every loop that calls nats-py
-    asks here.
-    """
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
-
-
 def credentials(plan: Link) -> dict[str, Any]:
     """The options of `connect` for this link."""
     options: dict[str, Any] = {}

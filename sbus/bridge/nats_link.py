@@ -38,7 +38,7 @@ from sbus.bridge.envelope import (
 )
 from sbus.bridge.exchange import Exchange
 from sbus.bridge.frames import FRAME_BYTES_MAX, decode_frame, encode_frame, first_frame
-from sbus.bridge.nats_client import LinkClient, check_cancelled, close, credentials
+from sbus.bridge.nats_client import LinkClient, close, credentials
 from sbus.bridge.status import LinkStatus, Peer
 from sbus.bridge.subjects import decode_key, encode_key
 from sbus.errors import BusError
@@ -245,7 +245,6 @@ class NatsLink:
         """Be connected until cancelled."""
         pause = PAUSE_SECONDS_MIN
         while True:
-            check_cancelled()
             began = asyncio.get_running_loop().time()
             try:
                 await self._serve()
@@ -316,9 +315,9 @@ class NatsLink:
         raise nats.errors.Error(_reason(errors) if errors else "the server has closed it")
 
     async def _keep_on(self, channel: DurableExport | StreamReader, nc: Client) -> None:
-        """Whatever goes wrong with a durable channel, try again."""
+        """Whatever goes wrong with a durable channel, try again. (A call of the NATS client that is
+        cancelled when its connection has been closed may raise that instead.)"""
         while not nc.is_closed:
-            check_cancelled()
             try:
                 await channel.run(nc)
             except (*_ERRORS, BusError) as error:

@@ -47,6 +47,7 @@ ORIGINS_MAX: Final = 1_000
 _NEWEST_ROWS: Final = 100_000
 """Where the progress is looked for."""
 _REPORTED_MAX: Final = 1_000
+_CANCEL_SECONDS: Final = 1.0
 _HOST: Final = re.compile("[0-9A-Za-z._-]{1,64}")
 
 
@@ -127,7 +128,9 @@ class ChannelRecording(StreamReader):
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(link.run())
             await stop.wait()
-            running.cancel()
+            while not running.done():  # the NATS client swallows cancellations now and then
+                running.cancel()
+                await asyncio.wait([running], timeout=_CANCEL_SECONDS)
 
     async def deliver(self, batch: list[Msg]) -> None:
         """Commit the rows of a batch. Nothing is awaited in here, so a link that ends cannot come

@@ -1,7 +1,6 @@
 """What a reader of a stream takes for missing, and what it reads again."""
 
 import asyncio
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -165,31 +164,6 @@ def reader_at(directory: Path, place: int) -> Reader:
 @pytest.fixture(autouse=True)
 def _look_for_more_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(durable, "_SILENCE_SECONDS", 0.0)
-
-
-def test_a_cancellation_that_the_nats_client_swallows_ends_it(tmp_path: Path) -> None:
-    """`asyncio.wait_for` of Python 3.11, which nats-py calls, does so when a message comes."""
-    reader = reader_at(tmp_path, 1)
-    server: Any = Server({})
-
-    async def scene() -> None:
-        fetching = asyncio.Event()
-
-        async def fetch(count: int, **limits: float) -> list[Any]:
-            assert not fetching.is_set(), "it fetches again"
-            fetching.set()
-            with suppress(asyncio.CancelledError):
-                await asyncio.Event().wait()
-            return []
-
-        server.fetch = fetch
-        running = asyncio.create_task(reader.run(server))
-        await fetching.wait()
-        running.cancel()
-        await asyncio.wait([running], timeout=20)
-        assert running.cancelled()
-
-    asyncio.run(scene())
 
 
 # -- what servers leave out ------------------------------------------------------------------------
