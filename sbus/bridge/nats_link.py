@@ -301,12 +301,15 @@ class NatsLink:
                     tasks.create_task(self._greet()),
                     *(tasks.create_task(self._keep_on(it, nc)) for it in self.durable),
                 ]
-                while not nc.is_closed:  # the client does not tell of every end
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(_LOOK_SECONDS):
-                            await closed.wait()
-                for helper in helpers:
-                    helper.cancel()
+                try:
+                    while not nc.is_closed:  # the client does not tell of every end
+                        with suppress(TimeoutError):
+                            async with asyncio.timeout(_LOOK_SECONDS):
+                                await closed.wait()
+                finally:
+                    for helper in helpers:
+                        helper.cancel()
+                    await close(nc)  # for a helper whose cancellation it has swallowed
         except* _ERRORS as group:
             raise nats.errors.Error(_reason([*errors, *group.exceptions])) from group
         finally:

@@ -5,14 +5,20 @@ import json
 import random
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import nats
+from nats.aio.client import Client
 
 import sbus
+from sbus.bridge.bridge import Bridge
+from sbus.bridge.configuration import parse_configuration
+from sbus.bridge.nats_link import NatsLink
 from sbus.bridge.progress import Progress
 from sbus.client.blocking import Connection
+from sbus.unix.notify import Notifier
 from tests.support.accounts import PATTERNS, Account
 from tests.support.bridges import (
     NatsServer,
@@ -164,6 +170,39 @@ def test_what_was_removed_before_it_was_imported_is_told_although_nothing_comes_
         scene.start("b")
         gap = json.loads(bus.receive(timeout_seconds=30).payload)
         assert (gap["origin"], gap["first"], gap["count"]) == ("a", 2, 99)
+
+
+def test_a_link_ends_although_the_nats_client_swallows_that(tmp_path: Path) -> None:
+    """`asyncio.wait_for` of Python 3.11, which nats-py calls, returns a message that comes at the
+    same time as the cancellation."""
+
+    class Swallows:
+        name = "all (durable)"
+        has_begun = asyncio.Event()
+
+        async def run(self, nc: Client) -> None:
+            nothing = await nc.subscribe("nothing")
+            self.has_begun.set()
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            await nothing.next_msg(timeout=None)
+
+    async def scene(url: str) -> None:
+        config = CONFIG.format(name="a", url=url, way="export")
+        plan = parse_configuration(config.encode(), "bus", str(tmp_path))
+        bridge = Bridge(plan, lambda _: None, Notifier())
+        (link,) = bridge.links
+        assert isinstance(link, NatsLink)
+        channel: Any = Swallows()
+        link.durable[:] = [channel]
+        running = asyncio.create_task(link.run())
+        await channel.has_begun.wait()
+        running.cancel()
+        await asyncio.wait([running], timeout=20)
+        assert running.cancelled()
+
+    with nats_server(tmp_path) as server:
+        asyncio.run(scene(server.url))
 
 
 def test_a_stream_that_was_deleted_is_made_anew_and_read(tmp_path: Path) -> None:
