@@ -1,5 +1,5 @@
-"""Packets of every size arrive unaltered. What happens to one that is too large says
-`tests/protocol/12-refusals.t`."""
+"""Packets of every size arrive unaltered. `tests/protocol/12-refusals.t` has those that are too
+large."""
 
 import random
 import socket

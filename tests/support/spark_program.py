@@ -1,6 +1,6 @@
-"""A program with a session of its own: streams a recording to files, and can be killed.
+"""A program with a session of its own: streams a recording to files until it is killed.
 
-python -m tests.support.spark_program MASTER RECORDING OUT CHECKPOINT
+It is `python -m tests.support.spark_program MASTER RECORDING OUT CHECKPOINT`.
 """
 
 import os
