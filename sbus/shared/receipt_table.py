@@ -18,7 +18,7 @@ before it walks, and goes on with its predecessor's entries.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from sbus.protocol.receipts import TOKEN_BYTES_MAX, Counts
@@ -115,9 +115,19 @@ class ReceiptTable:
         size = self._words[at + _TOKEN_BYTES]
         return bytes(self._words[at + _TOKEN : at + _CELLS].cast("B")[:size])
 
+    def is_local(self, entry: int) -> bool:
+        """Whether a message that has its place is for no other worker."""
+        return bool(self._words[entry * self._entry_words + _MASK] == 1 << self._worker)
+
     def is_complete(self, entry: int) -> bool:
         """Whether all workers concerned have done their part."""
         return all(self._cells(entry))
+
+    def complete(self) -> list[OpenReceipt]:
+        """What is complete and not told, the earliest message first. The latest is looked at first,
+        because workers go on meanwhile: who has delivered it has delivered the earlier ones."""
+        found = [it for it in reversed(self.open.values()) if self.is_complete(it.entry)]
+        return found[::-1]
 
     def counts(self, entry: int) -> Counts | None:
         """What they say; None if that of one is unknown. It must be complete."""
@@ -210,9 +220,6 @@ class ReceiptTable:
                 self._free.remove(entry)
                 self._note_taken(OpenReceipt(entry, taken[entry], account_place))
         return woken
-
-    def __iter__(self) -> Iterator[OpenReceipt]:
-        return iter(list(self.open.values()))
 
 
 def _packed(counts: Counts) -> int:

@@ -45,18 +45,19 @@ class Receipts:
             return wait or FOR_ROOM
         session.messages_in += 1
         session.slot.forget_pending()  # from here on the entry tells a successor
-        self._tell_if_complete(self._table.open[entry])
+        if self._table.is_local(entry):
+            self._tell(self._table.open[entry])
+        elif self._table.is_complete(entry):  # and perhaps earlier ones, which are told first
+            self._context.wake()
         return None
 
     def tell_complete(self) -> None:
         """Send the receipts that are complete."""
-        for receipt in self._table:
-            self._tell_if_complete(receipt)
+        for receipt in self._table.complete():
+            self._tell(receipt)
 
-    def _tell_if_complete(self, receipt: OpenReceipt) -> None:
+    def _tell(self, receipt: OpenReceipt) -> None:
         entry, client, _ = receipt
-        if not self._table.is_complete(entry):
-            return
         session = self._sessions.find(client)
         if session is None:
             self._give_back(entry)

@@ -106,11 +106,12 @@ def test_a_successor_charges_open_receipts_to_their_user(bus: OneProcessBus) -> 
         peer.send(ask(b"t"))
     while len(bus.workers[0].context.receipts.open) < 2:
         bus.stepped[0].tick()
-    before = [receipt for receipt in bus.workers[0].context.receipts if receipt.account_place]
+    before = bus.workers[0].context.receipts.open
+    assert all(receipt.account_place for receipt in before.values())
     bus.replace(0, without={leaver.number})
-    assert [*bus.workers[0].context.receipts] == [
-        receipt for receipt in before if receipt.client == writer.number
-    ]
+    assert bus.workers[0].context.receipts.open == {
+        entry: receipt for entry, receipt in before.items() if receipt.client == writer.number
+    }
     bus.settle()
     assert writer.read() == [told(b"t", b"1 0 0")]
     assert len(bus.workers[0].context.receipts._free) == ENTRIES
