@@ -1,8 +1,8 @@
 """Attacks of one user: another user loses nothing, only attackers are refused or disconnected, and
 the bus goes on.
 
-No operation of a process of the bus may take more CPU time than its bound: every bus of a test is
-watched for that. How long the other user's messages take is measured by
+No operation of a process of the bus may take far more CPU time than its bound: every bus of a test
+is watched for that. How long the other user's messages take is measured by
 `python -m sbus.bench attacks`.
 """
 
