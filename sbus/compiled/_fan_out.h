@@ -9,6 +9,7 @@
 enum {
     TIME_SHARE = 20, /* see send_times.py */
     BURST_NS = 5000000,
+    CHARGE_NS_MAX = BURST_NS / 2,
     OWED_NS_MAX = 4 * BURST_NS,
     KEPT_NS_MAX = 2 * BURST_NS,
     LOOK_NS = 64000,
@@ -80,7 +81,8 @@ static void
 charge_debt(Debt *debt, uint64_t spent_ns, uint64_t ordinary_ns)
 {
     uint64_t excess_ns = spent_ns - smaller(spent_ns, ordinary_ns);
-    debt->owed_ns = smaller(debt->owed_ns + spent_ns + EXCESS_FACTOR * excess_ns, OWED_NS_MAX);
+    uint64_t charge_ns = smaller(spent_ns + EXCESS_FACTOR * excess_ns, CHARGE_NS_MAX);
+    debt->owed_ns = smaller(debt->owed_ns + charge_ns, OWED_NS_MAX);
     if (debt->owed_ns > BURST_NS)
         debt->is_spent = 1;
 }

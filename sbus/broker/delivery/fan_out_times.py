@@ -3,7 +3,8 @@
 A publisher is charged for each delivery of its messages, to clients of others too. So a user whose
 many clients subscribe to another's key, or make each delivery slow, would take the publisher's
 time. Each pair of a publisher's and a recipient's user *owes* the CPU time of deliveries. What a
-delivery takes beyond an ordinary one counts `_EXCESS_FACTOR` times more. The pair pays
+delivery takes beyond an ordinary one counts `_EXCESS_FACTOR` times more, but none counts more than
+`_CHARGE_NS_MAX`: the host of a virtual machine may have taken the processor. The pair pays
 
     by each message of the publisher to the recipient    `fan_out_us_max`
     by the time in which the worker has nothing to do    all of it
@@ -35,6 +36,7 @@ from sbus.broker.delivery.send_times import NS_PER_BYTE, ORDINARY_NS, TIME_SHARE
 _SMALL = 8
 """Recipients of a message in one worker, for which nothing is owed."""
 _BURST_NS = 5_000_000
+_CHARGE_NS_MAX = _BURST_NS // 2
 _OWED_NS_MAX = 4 * _BURST_NS
 """A pair never owes more."""
 _KEPT_NS_MAX = 2 * _BURST_NS
@@ -194,7 +196,8 @@ class FanOutTimes:
     def _charge(self, at: int, spent_ns: int, ordinary_ns: int) -> None:
         """A delivery has taken so long."""
         spent_ns += _EXCESS_FACTOR * max(0, spent_ns - ordinary_ns)
-        owed_ns = min(self.words[at + _OWED_NS] + spent_ns, _OWED_NS_MAX)
+        charge_ns = min(spent_ns, _CHARGE_NS_MAX)
+        owed_ns = min(self.words[at + _OWED_NS] + charge_ns, _OWED_NS_MAX)
         self.words[at + _OWED_NS] = owed_ns
         if owed_ns > _BURST_NS:
             self.words[at + _IS_SPENT] = 1
