@@ -13,7 +13,8 @@ from sbus.unix.address import parse_address
 
 WHOAMI = b"!/cred/whoami"
 PACKET_BYTES_MAX = 409_600
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
+"""A busy machine serves in seconds; a bus that hangs, never."""
 _DOCUMENTED_CONTROL = re.compile(
     rb"!/(cred/whoami|sync|me|publish|notices/on|join|leave|members)"
     rb"|echo/(on|off)|sender/(on|off)|age/.*|order/(queue|stack|random|latest)"
