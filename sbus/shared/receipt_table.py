@@ -204,21 +204,24 @@ class ReceiptTable:
         and not placed was not published; `placed` is the mark of its last request that has its
         place. The clients have these `accounts`; others have left. Returns the workers to wake."""
         woken = 0
-        taken = self._words[_CLIENT :: self._entry_words].tolist()
-        for entry, client in enumerate(taken):
+        clients = self._words[_CLIENT :: self._entry_words].tolist()
+        marks = self._words[_MARK :: self._entry_words].tolist()
+        taken = [entry for entry, client in enumerate(clients) if client]
+        taken.sort(key=marks.__getitem__)  # each client's in the order of its messages
+        for entry in taken:
             cell = entry * self._entry_words + _CELLS + self._worker
-            if client:
-                self._words[cell] = self._words[cell] or UNKNOWN
-                woken |= 1 << entry // ENTRIES  # the predecessor may have died before it did that
-        for entry in range(self._worker * ENTRIES, (self._worker + 1) * ENTRIES):
-            at, account_place = entry * self._entry_words, accounts.get(taken[entry])
-            mark = self._words[at + _MARK]
+            self._words[cell] = self._words[cell] or UNKNOWN
+            woken |= 1 << entry // ENTRIES  # the predecessor may have died before it did that
+        for entry in taken:
+            if entry // ENTRIES != self._worker:
+                continue
+            client, mark = clients[entry], marks[entry]
             is_unplaced = mark and mark != placed and slots.with_mark(mark).has_place(mark)
-            if account_place is None or is_unplaced:
-                self._words[at + _CLIENT] = 0
+            if client not in accounts or is_unplaced:
+                self._words[entry * self._entry_words + _CLIENT] = 0
             else:
                 self._free.remove(entry)
-                self._note_taken(OpenReceipt(entry, taken[entry], account_place))
+                self._note_taken(OpenReceipt(entry, client, accounts[client]))
         return woken
 
 

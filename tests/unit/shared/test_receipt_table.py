@@ -1,6 +1,11 @@
 """The table of receipts, as the workers see it that a message is for."""
 
+from typing import Any
+
+import pytest
+
 from sbus.protocol.receipts import Counts
+from sbus.shared.client_slots import ClientSlots, client_slots_words
 from sbus.shared.receipt_table import ReceiptTable, receipt_words
 
 PUBLISHERS, OTHER = 0, 1
@@ -34,3 +39,48 @@ def test_complete_ones_are_in_order_although_workers_go_on_while_they_are_looked
             tokens.append(table.token(receipt.entry))
             table.note_told(receipt.entry)
     assert tokens == [b"0", b"1", b"2"]
+
+
+class WatchedWords:
+    """Shared words; the publisher's worker looks for receipts that are complete at each store."""
+
+    def __init__(self, words: memoryview, looks: ReceiptTable) -> None:
+        self._words = words
+        self._table = looks
+        self.told: list[bytes] = []
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._words[at]
+
+    def __setitem__(self, at: int, value: int) -> None:
+        self._words[at] = value
+        for receipt in self._table.complete():
+            self.told.append(self._table.token(receipt.entry))
+            self._table.note_told(receipt.entry)
+
+
+@pytest.mark.parametrize("worker", [PUBLISHERS, OTHER])
+def test_a_successor_keeps_receipts_in_the_order_of_their_messages(worker: int) -> None:
+    """Of the publisher's worker, or of a recipient's, to which nothing was delivered."""
+    words = memoryview(bytearray(8 * receipt_words(2))).cast("Q")
+    slots = ClientSlots(memoryview(bytearray(8 * client_slots_words(1))).cast("Q"))
+    tables = [ReceiptTable(words, workers=2, worker=number) for number in (PUBLISHERS, OTHER)]
+
+    def publish(token: bytes) -> int:
+        entry = tables[PUBLISHERS].take(7, 1, slots[0].begin_step(), token)
+        assert entry is not None
+        tables[PUBLISHERS].place(entry, 1 << OTHER)
+        slots[0].forget_pending()
+        return entry
+
+    for entry in [publish(b"earlier") for _ in range(3)]:
+        tables[PUBLISHERS].give_back(entry)
+    for entry in [publish(b"%d" % number) for number in range(3)]:
+        tables[1 - worker].note_done(tables[PUBLISHERS].reference(entry), Counts(1, 0, 0))
+    watched: Any = WatchedWords(words, tables[PUBLISHERS])
+    tables[worker] = ReceiptTable(watched, workers=2, worker=worker)
+    tables[worker].succeed(0, slots, {7: 1} if worker == PUBLISHERS else {})
+    told = watched.told
+    if worker == PUBLISHERS:
+        told = [tables[PUBLISHERS].token(it.entry) for it in tables[PUBLISHERS].complete()]
+    assert told == [b"0", b"1", b"2"]
