@@ -77,12 +77,14 @@ find_debt(FanOutTimes *times, uint64_t publisher, uint64_t account, uint64_t mes
     return debt;
 }
 
+/* One of so many deliveries that have taken so long together. The host may have taken the processor
+ * in one of them. */
 static void
-charge_debt(Debt *debt, uint64_t spent_ns, uint64_t ordinary_ns)
+charge_debt(Debt *debt, uint64_t spent_ns, uint64_t ordinary_ns, uint64_t deliveries)
 {
     uint64_t excess_ns = spent_ns - smaller(spent_ns, ordinary_ns);
     uint64_t charge_ns = smaller(spent_ns + EXCESS_FACTOR * excess_ns, CHARGE_NS_MAX);
-    debt->owed_ns = smaller(debt->owed_ns + charge_ns, OWED_NS_MAX);
+    debt->owed_ns = smaller(debt->owed_ns + charge_ns / deliveries, OWED_NS_MAX);
     if (debt->owed_ns > BURST_NS)
         debt->is_spent = 1;
 }

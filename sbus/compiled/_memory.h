@@ -131,10 +131,12 @@ _Static_assert(sizeof(EntryHeader) == 16, "as ordered_log lays it out");
 static uint64_t stores_made, stores_until_death = UINT64_MAX;
 static uint64_t sections_entered;
 static uint64_t clock_ns; /* what the clock shows; 0: the real time */
+static uint64_t store_ns; /* which each store takes on that clock */
 
 static void
 before_store(void)
 {
+    clock_ns += store_ns;
     if (stores_made++ == stores_until_death)
         _exit(77);
 }

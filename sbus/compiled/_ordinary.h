@@ -460,7 +460,7 @@ note_sends(OrdinaryStep *step, const Group *group, size_t end)
             *until_ns = larger(*until_ns, step->looked_ns + TIME_SHARE * spent_ns);
         }
         if (delivery->debt && delivery->outbox->is_flowing)
-            charge_debt(delivery->debt, spent_ns / sends, ordinary_ns / sends);
+            charge_debt(delivery->debt, spent_ns, ordinary_ns, sends);
     }
 }
 
@@ -559,7 +559,7 @@ deliver_from(OrdinaryStep *step, size_t at)
                 ordinary_ns += LOOK_NS;
             if (spent_ns > ordinary_ns)
                 spent_ns = cpu_time_since(step, began_ns);
-            charge_debt(debt, spent_ns, ordinary_ns);
+            charge_debt(debt, spent_ns, ordinary_ns, 1);
         }
         Py_BEGIN_ALLOW_THREADS
         at = send_from(step, at + 1);

@@ -766,6 +766,14 @@ set_clock(PyObject *module, PyObject *now_ns)
 }
 
 static PyObject *
+let_stores_take(PyObject *module, PyObject *each_ns)
+{
+    (void)module;
+    store_ns = PyLong_AsUnsignedLongLong(each_ns);
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *
 die_at_store(PyObject *module, PyObject *number)
 {
     (void)module;
@@ -793,6 +801,7 @@ count_sections(PyObject *module, PyObject *none)
 static PyMethodDef module_methods[] = {
     {"count_sections", count_sections, METH_NOARGS, "Critical sections entered so far."},
     {"set_clock", set_clock, METH_O, "Show this time, in nanoseconds; 0: the real one."},
+    {"let_stores_take", let_stores_take, METH_O, "From now on each takes so long on that clock."},
     {"die_at_store", die_at_store, METH_O, "End the process before this store from now, from 0."},
     {"count_stores", count_stores, METH_NOARGS, "Stores made since `die_at_store`."},
     {NULL, NULL, 0, NULL},

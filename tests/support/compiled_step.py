@@ -59,6 +59,11 @@ def set_clock(now_ns: int) -> None:
         sys.modules[_NAME].set_clock(now_ns)
 
 
+def let_stores_take(each_ns: int) -> None:
+    """Have the clock that was set go on so much at each store in shared memory."""
+    sys.modules[_NAME].let_stores_take(each_ns)
+
+
 def count_sections() -> int:
     """The critical sections that the compiled step has entered so far."""
     return sys.modules[_NAME].count_sections() if _NAME in sys.modules else 0

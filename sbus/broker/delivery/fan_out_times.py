@@ -21,7 +21,7 @@ Each further one is only counted. Messages with few recipients, and clients of t
 user, owe nothing.
 
 The compiled step does the same in `_fan_out.h`, with the same words. It looks at the clock once for
-several deliveries.
+several deliveries, which count no more than one together.
 """
 
 import secrets

@@ -28,6 +28,7 @@ from sbus.shared.shared_memory import (
 )
 from sbus.shared.worker_statistics import DROPPED_AT, MESSAGES_IN, counters_of
 from tests.fuzz.one_process_bus import OneProcessBus, Peer, SteppedWorker, one_process_bus
+from tests.support import compiled_step
 from tests.support.needs import needs_compiled_step
 from tests.unit.broker.worker.step_scene import (
     SUBORDINATE,
@@ -376,6 +377,23 @@ def test_a_pair_is_charged_before_another_one_may_take_its_place() -> None:
         assert (first & 0xFFFF_FFFF) - 1 == scene.clients[1].session.account_place
     finally:
         scene.close()
+
+
+def test_deliveries_that_are_timed_together_count_no_more_than_one() -> None:
+    """The host has taken the processor away among them, which is nobody's fault."""
+    with stopped_clock() as clock:
+        scene = Scene(compiled=True, clock=clock)
+        scene.subscribe(scene.clients[1], b"x")
+        publish(0, [message(b"x", 0)])(scene, clock)  # it reads the table
+        try:
+            compiled_step.let_stores_take(500_000)
+            publish(0, [message(b"x", 0)] * 4)(scene, clock)
+        finally:
+            compiled_step.let_stores_take(0)
+        fan_outs: Any = scene.observe()["fan-outs"]
+        scene.close()
+        ((_, owed_ns, is_spent),) = fan_outs[0][1]
+        assert (owed_ns, is_spent) == (2_500_000, 0)
 
 
 # -- damaged log blocks ----------------------------------------------------------------------------
