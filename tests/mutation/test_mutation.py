@@ -135,7 +135,10 @@ def test_every_planted_bug_applies_once() -> None:
     for bug in BUGS:
         name, text = planted(PROJECT, bug)
         assert text != (PROJECT / name).read_text()
-        assert all((PROJECT / test.partition("::")[0]).exists() for test in bug.found_by)
+        for test in bug.found_by:
+            path, _, function = test.partition("::")
+            assert (PROJECT / path).exists(), test
+            assert not function or f"def {function}(" in (PROJECT / path).read_text(), test
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ BUGS = (
         "<module>",
         "Annotated[int, Meta(ge=1, le=2**30)]",
         "Annotated[int, Meta(ge=1)]",
-        found_by=["tests/broker/test_bad_configurations.py::test_every_mistake_in_a_file_is_named"],
+        found_by=["tests/unit/cli/sbusd/test_plan.py"],
     ),
     Bug(
         "a stalled client takes publishing out of C for all",
