@@ -43,7 +43,7 @@ class Pair:
 
 
 @contextmanager
-def joined(directory: Path, *, config: str = LAMPS, more: str = "") -> Iterator[Pair]:
+def joined(directory: Path, *, more: str = "") -> Iterator[Pair]:
     with ExitStack() as stack:
         server = stack.enter_context(nats_server(directory))
         buses, bridges = [], []
@@ -51,7 +51,7 @@ def joined(directory: Path, *, config: str = LAMPS, more: str = "") -> Iterator[
             place = directory / name
             place.mkdir()
             buses.append(stack.enter_context(running_bus(place)))
-            text = config.format(name=name, url=server.url, more=more)
+            text = LAMPS.format(name=name, url=server.url, more=more)
             bridges.append(stack.enter_context(running_bridge(buses[-1], place, text)))
         for bridge in bridges:
             bridge.wait_importers("lamps")

@@ -42,10 +42,10 @@ def packet_bytes(key: bytes, payload: bytes = b"") -> int:
 
 
 @contextmanager
-def bus_for_everybody(*options: str, workers: int = WORKERS) -> Iterator[Bus]:
+def bus_for_everybody(*options: str) -> Iterator[Bus]:
     with (
         directory_for_everybody() as directory,
-        running_bus(directory, "-go", *options, workers=workers) as bus,
+        running_bus(directory, "-go", *options, workers=WORKERS) as bus,
     ):
         yield bus
 

@@ -29,7 +29,7 @@ from tests.support.flood import (
 )
 from tests.support.processes import clients_on_each, several_clients
 from tests.support.raw_client import TIMEOUT_S, RawClient
-from tests.support.six_messages import BACKLOG_MESSAGES, OPTIONS, SIX, A, Flood, in_order
+from tests.support.six_messages import BACKLOG_MESSAGES, SIX, A, Flood, in_order
 
 SOFT = (b"blocking/soft/block",)
 HARD = (b"blocking/hard/block",)
@@ -83,11 +83,11 @@ def publish_one_by_one(
     return packets
 
 
-def assert_nothing_is_left(bus: Bus, publisher: RawClient, many: int = MANY) -> None:
+def assert_nothing_is_left(bus: Bus, publisher: RawClient) -> None:
     """Messages that do not fit hold up their publisher no more."""
     spent = held_seconds(bus)
     assert spent >= HELD_SECONDS
-    for number in range(many):
+    for number in range(MANY):
         publisher.send(message(b"later %d" % number, 100))
         publisher.whoami()
     assert held_seconds(bus) == spent
@@ -124,9 +124,8 @@ def test_when_the_time_is_used_up_publishers_continue_and_losses_are_reported(
 
 def test_clients_of_all_choices_hold_a_publisher_for_no_longer_than_one(tmp_path: Path) -> None:
     """And then each keeps, in its order, what it has room for."""
-    options = (*OPTIONS, "--limit", f"user_held_seconds_max={HELD_SECONDS}")
     with (
-        running_bus(tmp_path, *options, workers=2) as bus,
+        bus_with_budget(tmp_path, 2) as bus,
         several_clients(bus, len(BLOCKING) + 3) as (publisher, *clients),
     ):
         slow, others = clients[: len(BLOCKING)], clients[len(BLOCKING) :]

@@ -21,12 +21,12 @@ def watch(client: RawClient) -> None:
     client.whoami()
 
 
-def end_of(name: bytes, client: int, reason: bytes = b"left") -> list[bytes]:
+def end_of(name: bytes, client: int) -> list[bytes]:
     """What tells that this client has gone."""
     ids = b"%d %d %d" % (client, GID, PID)
     return [
         b"MSG will\0of %b" % name,
-        b"MSG !/presence/%d/%b\0leave %b %b" % (UID, name, ids, reason),
+        b"MSG !/presence/%d/%b\0leave %b left" % (UID, name, ids),
     ]
 
 

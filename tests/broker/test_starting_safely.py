@@ -123,11 +123,11 @@ def test_a_bus_with_a_full_listen_queue_lives(tmp_path: Path) -> None:
 # -- after a bus that was killed -------------------------------------------------------------------
 
 
-def start_again(directory: Path, *options: str, command: Sequence[str] = SBUSD) -> str:
+def start_again(directory: Path, *options: str) -> str:
     """Start a bus with -r, see that it serves, and end it; what it said."""
     log = directory / "log"
     with log.open("wb") as stderr:
-        launch(directory, "-r", *options, command=command, stderr=stderr.fileno())
+        launch(directory, "-r", *options, stderr=stderr.fileno())
     with daemon_in(directory) as pid:
         exchange(directory / "bus")
         end(pid)

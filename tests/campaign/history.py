@@ -25,7 +25,6 @@ from tests.unit.routing.specification import matches
 _FROM = re.compile(rb"CMSG !/from\0(\d+) (\d+) (\d+) (\d+) (\d+) (MSG .*)", re.DOTALL)
 _SECRET = re.compile(rb"!/cred/(\d*)/(\d*)/(\d*)/(.*)", re.DOTALL)
 LOST = b"CMSG !/lost\0"
-ERROR = b"CMSG !/error\0"
 PACKETS_LOST = b"packets-lost "
 PRESENCE = b"MSG !/presence/"
 

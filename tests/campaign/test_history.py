@@ -69,15 +69,10 @@ def without_line(line: str) -> str:
     return SOUND.replace(f"{line}\n", "")
 
 
-def swapped(one: str, other: str) -> str:
-    return SOUND.replace(one, "?").replace(other, one).replace("?", other)
-
-
 def test_a_sound_history_has_no_violation() -> None:
     assert not violated(SOUND)
 
 
-FROM = "CMSG !/from|{place} {client} 10 {uid} 30 MSG a|{number}"
 PLANTED = {
     "altered": with_line("2 < MSG a|never sent", "1 < MSG a|3"),
     "twice": with_line("2 < MSG a|3", "1 < MSG a|3"),

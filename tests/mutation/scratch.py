@@ -39,7 +39,6 @@ else:
     codecs.register_error("sbus-executed", lambda error, _kept=page: error)
 '''
 _IMPORT = "from sbus._executed import page as _sbus_executed"
-_FOLDERS = ("sbus", "tests", "deploy", "docs")
 
 
 class Scratch:

@@ -56,9 +56,9 @@ class Account:
             for message in messages:
                 self._take(message)
 
-    def expect(self, sent: dict[str, int], seconds: float = 60.0) -> None:
+    def expect(self, sent: dict[str, int]) -> None:
         """This is all that was sent."""
-        self._give_up_at = time.monotonic() + seconds
+        self._give_up_at = time.monotonic() + 60.0
         self._expected = sent
 
     def check(self, sent: dict[str, int], unknown: Mapping[str, int] = EMPTY) -> None:

@@ -80,12 +80,11 @@ def administer(bus: Bus) -> Admin:
     return Admin(f"{bus.address}.admin")
 
 
-def held_seconds(bus: Bus, uid: int | None = None) -> float:
-    """For how long the bus has counted that clients of a user, this one by default, held others."""
-    wanted = os.geteuid() if uid is None else uid
+def held_seconds(bus: Bus) -> float:
+    """For how long the bus has counted that clients of this user held others."""
     with administer(bus) as admin:
         users = {user["uid"]: user for user in admin.ask("users")["users"]}
-    return float(users[wanted]["held_seconds"])
+    return float(users[os.geteuid()]["held_seconds"])
 
 
 def wait_for_traffic(admin: Admin, is_so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:

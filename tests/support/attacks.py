@@ -16,12 +16,12 @@ Storm = Callable[[str], None]
 
 
 @contextmanager
-def attacked_bus(attack: str, *options: str, workers: int = 2) -> Iterator[tuple[Bus, Scene]]:
+def attacked_bus(attack: str, *options: str) -> Iterator[tuple[Bus, Scene]]:
     """All are ready, and nobody attacks yet."""
     with (
         directory_for_everybody() as directory,
-        running_bus(directory, "-o", *ATTACKS[attack].options, *options, workers=workers) as bus,
-        scene(attack, bus.address, directory, max(2, workers)) as stage,
+        running_bus(directory, "-o", *ATTACKS[attack].options, *options) as bus,
+        scene(attack, bus.address, directory, 2) as stage,
     ):
         yield bus, stage
 

@@ -49,23 +49,22 @@ class Scene:
         self.bystander = clients[-1][4]
         self.witnesses = [own[5] for own in clients]
 
-    def subscribe(self, client: RawClient, *choices: bytes, key: bytes = b"k") -> None:
+    def subscribe(self, client: RawClient, *choices: bytes) -> None:
         """Become a subscriber with these choices, and one who is told of losses."""
         for choice in (b"!/notices/on", *choices):
             client.control(choice)
-        client.sub(key)
+        client.sub(b"k")
         client.whoami()
 
     def hold(self, publisher: RawClient | None = None, key: bytes = b"k") -> int:
         """Publish for the slow client until the publisher is held; returns how many."""
         return send_until_held(publisher or self.publisher, numbered(key), self.witnesses)
 
-    def assert_still_held(self, publisher: RawClient | None = None) -> None:
-        publisher = publisher or self.publisher
-        unread = unread_bytes(publisher)
+    def assert_still_held(self) -> None:
+        unread = unread_bytes(self.publisher)
         give_turns(self.witnesses)
         give_turns(self.witnesses)
-        assert unread_bytes(publisher) == unread > 0
+        assert unread_bytes(self.publisher) == unread > 0
 
     def assert_flows(self, publisher: RawClient, key: bytes) -> None:
         """What this client publishes under a key reaches the bystander."""

@@ -167,9 +167,9 @@ class RunningBridge(BridgeOfBus):
     def check_running(self) -> None:
         assert self.process.poll() is None, self.stderr_text()
 
-    def wait_up(self, *, links: int = 1) -> None:
-        """Return when its links are connected."""
-        wait_until(lambda: self.stderr_text().count(" is up") >= links)
+    def wait_up(self) -> None:
+        """Return when its link is connected."""
+        wait_until(lambda: " is up" in self.stderr_text())
 
     def stop(self) -> None:
         if self.process.poll() is None:

@@ -144,21 +144,17 @@ def is_answered(client: RawClient, witnesses: Sequence[RawClient]) -> bool:
             return False
 
 
-def await_answer(publisher: RawClient, timeout_s: float = _PATIENCE_SECONDS) -> None:
+def await_answer(publisher: RawClient) -> None:
     """The client's query is answered."""
-    assert publisher.receive(timeout_s).startswith(WHOAMI_REPLY)
+    assert publisher.receive().startswith(WHOAMI_REPLY)
 
 
 # -- what a backlog may send -----------------------------------------------------------------------
-def may_be_sent(
-    order: str, given: Sequence[bytes], received: Sequence[bytes], before: int = 0
-) -> bool:
-    """Whether a backlog may send `received`, all of what it was given in this sequence.
-
-    It had the first `before` of them before it sent any, and got each other one at any time.
-    """
-    left = list(given[before:])
-    waiting = list(given[:before])
+def may_be_sent(order: str, given: Sequence[bytes], received: Sequence[bytes]) -> bool:
+    """Whether a backlog may send `received`, all of what it was given in this sequence, each at any
+    time."""
+    left = list(given)
+    waiting: list[bytes] = []
     for packet in received:
         while packet not in waiting:
             if not left:

@@ -3,7 +3,6 @@
 from sbus.protocol.presence import Member, parse_members
 from tests.support.raw_client import RawClient
 
-PRESENCE = b"MSG !/presence/"
 _JOIN = b"CMSG !/join\0"
 _LEAVE = b"CMSG !/leave\0"
 _MEMBERS = b"CMSG !/members\0"

@@ -75,10 +75,10 @@ class RawClient:
         what = packet[:200] if packet else "the end of the connection"
         raise AssertionError(f"expected nothing, received {what!r}")
 
-    def receive_until_closed(self, timeout_s: float = TIMEOUT_S) -> list[bytes]:
+    def receive_until_closed(self) -> list[bytes]:
         """Everything up to the end of the connection, which the bus brings about."""
         packets = []
-        while packet := self.receive(timeout_s):
+        while packet := self.receive():
             packets.append(packet)
         return packets
 

@@ -19,8 +19,6 @@ from sbus.pipeline.store.reader import Recording, TableSnapshot, read
 from tests.support.bus import PROJECT, sbusd_environment
 from tests.support.service_manager import ServiceManager, service_manager
 
-END_SECONDS_MAX = 60.0
-
 
 class Recorder:
     """A recorder that was started; `directory` is where it records."""

@@ -12,7 +12,6 @@ from tests.unit.client.fake_bus import ANSWER, ORDER, WHOAMI, FakeBus
 
 Bus = blocking.Connection[Message]
 Blocks = Callable[[Bus], AbstractContextManager[object]]
-TIMEOUT_S = 10.0
 
 BLOCKS: dict[str, Blocks] = {
     "requests": lambda bus: bus.requests("q"),

@@ -77,10 +77,8 @@ def was_woken(memory: SharedMemory, worker: int) -> bool:
         return False
 
 
-def log_block_of(
-    client: int, account: int, entries: Iterable[tuple[int, bytes, int]], received_us: int = 0
-) -> LogBlock:
+def log_block_of(client: int, account: int, entries: Iterable[tuple[int, bytes, int]]) -> LogBlock:
     """A log block with the (destination mask, packet, key length) entries of one client, whose user
     has this account."""
     numbered = [(*entry, number) for number, entry in enumerate(entries)]
-    return build_log_block(Publisher(client, 1000, 100, 4711, account), received_us, numbered)
+    return build_log_block(Publisher(client, 1000, 100, 4711, account), 0, numbered)

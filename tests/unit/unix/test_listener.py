@@ -18,7 +18,6 @@ from sbus.unix.listener import Listener, _give_to_group, is_bound, open_listener
 from tests.support.children import children_at_once
 from tests.support.users import STRANGER, as_user, directory_for_everybody, needs_root
 
-SOON_SECONDS = 1.0
 MODES = [0o700, 0o770, 0o707, 0o777]
 
 
@@ -174,8 +173,8 @@ def test_looking_at_a_listener_makes_no_connection(path: Path) -> None:
             listener.socket.accept()
 
 
-def leave_socket_at(path: Path, kind: socket.SocketKind = socket.SOCK_SEQPACKET) -> None:
-    with socket.socket(socket.AF_UNIX, kind) as left:
+def leave_socket_at(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left:
         left.bind(str(path))
 
 

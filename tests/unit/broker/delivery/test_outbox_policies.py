@@ -51,22 +51,13 @@ def full_peer(
     hard: Hard,
     order: BacklogOrder,
     messages: int = 3,
-    *,
-    notices: bool = True,
 ) -> Peer:
-    """A peer with a full socket and no backlog."""
+    """A peer with a full socket and no backlog, which is told of losses."""
     control = FloodControl(soft=soft, hard=hard, order=order)
     peer = make(limits(messages=messages), flood_control=control)
-    if notices:
-        peer.outbox.wants_notices = True
+    peer.outbox.wants_notices = True
     peer.fill_exactly()
     return peer
-
-
-def read_behind_the_filling(peer: Peer) -> list[bytes]:
-    packets = peer.read_all()
-    assert packets[: peer.taken] == [b"fill"] * peer.taken
-    return packets[peer.taken :]
 
 
 def test_no_send_is_tried_for_a_message_that_is_dropped_as_the_one_before(peers: Make) -> None:

@@ -61,8 +61,8 @@ def remote(worker: int, pattern: bytes, *, kind: int = SUBSCRIBED, edge: bool = 
     return Record(kind, edge, worker, 1, pattern)
 
 
-def backpressure_rule(client: int, own: Credentials = SOMEBODY) -> BackpressureRule:
-    return BackpressureRule(client, client + 100, 1, own, AccessProfile(0, 0, False))
+def backpressure_rule(client: int) -> BackpressureRule:
+    return BackpressureRule(client, client + 100, 1, SOMEBODY, AccessProfile(0, 0, False))
 
 
 def all_rules(route: Route) -> list[BackpressureRule]:
