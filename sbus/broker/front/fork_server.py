@@ -95,6 +95,7 @@ class ForkServer:
         killed."""
         self.sock, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         front_pid = os.getpid()
+        front_pidfd = os.pidfd_open(front_pid)  # before it may have ended
         self.pid = os.fork()
         if self.pid == 0:
 
@@ -102,10 +103,12 @@ class ForkServer:
                 _ignore_signals()
                 keep_capabilities()  # the front of root's bus may have some left
                 _become("sbusd-forkserv", close=[self.sock, *close])
-                _ForkServerProcess(other, worker_main, files, events, front_pid).run()
+                server = (other, worker_main, files, events, front_pid, front_pidfd)
+                _ForkServerProcess(*server).run()
 
             _run_and_exit(main)
         other.close()
+        os.close(front_pidfd)
         self.sock.setblocking(False)
 
     def fork_worker(self, worker: int) -> socket.socket:
@@ -172,9 +175,10 @@ class _ForkServerProcess:
         files: BusFiles,
         events: EventEmitter,
         front_pid: int,
+        front_pidfd: int,
     ) -> None:
         self._front_pid = front_pid
-        self._front_pidfd = os.pidfd_open(front_pid)
+        self._front_pidfd = front_pidfd
         self._sock = sock
         self._worker_main = worker_main
         self._files = files

@@ -17,8 +17,9 @@ from sbus.unix import fd_passing
 from sbus.unix.bus_files import BusFiles
 from tests.support.events import logging_to
 from tests.support.no_room import NoRoomSocket
+from tests.support.threads import wait_until
 
-SOON_SECONDS = 10.0
+SOON_SECONDS = 60.0
 Main = Callable[[int, socket.socket, bool], None]
 
 
@@ -227,6 +228,33 @@ def test_the_fork_server_keeps_nothing_that_it_was_told_to_close() -> None:
             assert ours.recv(1) == b""
         finally:
             server.stop()
+
+
+class Killing:
+    """What the fork server closes first; until it has, its front is killed, and nobody's zombie."""
+
+    def __init__(self, front_pid: int) -> None:
+        self._front = front_pid
+
+    def close(self) -> None:
+        os.kill(self._front, signal.SIGKILL)
+        wait_until(lambda: not os.path.exists(f"/proc/{self._front}"), "the front is gone")
+
+
+def test_a_front_that_is_gone_before_its_server_serves_is_no_error(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        front = os.fork()
+        if front == 0:
+            ForkServer(stay, [Killing(os.getpid())], BusFiles(), logging_to([]))
+            signal.pause()
+        theirs.close()
+        os.waitpid(front, 0)
+        ours.settimeout(SOON_SECONDS)
+        assert ours.recv(1) == b"", "the fork server has ended, too"
+    assert capfd.readouterr().err == ""
 
 
 def test_it_answers_pings() -> None:
