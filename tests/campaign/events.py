@@ -42,6 +42,8 @@ class Events:
         self._is_on_own_disk = is_on_own_disk
         self._may_be_settling = False
         """A worker that has died may be why the bus cannot do something."""
+        self._may_be_upgrading = False
+        """An upgrade was not answered."""
         self._killed: set[int] = set()
         self._workers = plan.workers
         self._restart_at = time.monotonic() + _BETWEEN_RESTARTS_SECONDS
@@ -131,10 +133,11 @@ class Events:
             text = reply["error"]["text"]
             if _OUT_OF_TIME.search(text):
                 self.counts["upgrades out of time"] += 1
-            elif not self._may_be_settling:
+            elif not (self._may_be_settling or self._may_be_upgrading):
                 self._log.event(f"fault upgrade: {text}")
             version = self.ask("version").get("result", {})
             self._workers = version.get("workers", self._workers)
+        self._may_be_upgrading = not reply
 
     def _pick_worker(self, chance: float) -> tuple[int, int]:
         workers = sorted(self._bus.workers().items())
