@@ -1,6 +1,7 @@
-"""A program with a session of its own: streams a recording to files until it is killed.
+"""A program with a session of its own, to be killed: streams a recording to files all the time, and
+meanwhile publishes another one.
 
-It is `python -m tests.support.spark_program MASTER RECORDING OUT CHECKPOINT`.
+    python -m tests.support.spark_program RECORDING OUT CHECKPOINT TO_PUBLISH SOCKET CHECKPOINT ROWS
 """
 
 import os
@@ -45,12 +46,28 @@ def streamed(spark: "SparkSession", out: str) -> list[tuple[int, str]]:
     return [(row.offset, row.value) for row in rows.collect()]
 
 
-def main(master: str, recording: str, out: str, checkpoint: str) -> None:
+def publish(
+    spark: "SparkSession", recording: str, socket: str, checkpoint: str, batch_rows: str
+) -> None:
+    """Publish what is there, so many rows in a batch."""
+    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": batch_rows}
+    stream = spark.readStream.format("sbus").options(**options).load(recording)
+    sink = stream.writeStream.format("sbus").option("socket", socket)
+    query = sink.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    query.awaitTermination()
+
+
+def main(recording: str, out: str, checkpoint: str, *published: str) -> None:
     from sbus.pipeline.spark.session import spark_session
 
-    spark = spark_session(master=master, conf={**INTERPRETED, "spark.sql.shuffle.partitions": "2"})
+    conf = {**INTERPRETED, "spark.sql.shuffle.partitions": "2"}
+    spark = spark_session(master="local[2]", conf=conf)
     endless = writer(spark, recording, out, checkpoint)
-    endless.trigger(processingTime="50 milliseconds").start().awaitTermination()
+    query = endless.trigger(processingTime="50 milliseconds").start()
+    while query.lastProgress is None:
+        query.awaitTermination(1)
+    publish(spark, *published)
+    query.awaitTermination()
 
 
 if __name__ == "__main__":

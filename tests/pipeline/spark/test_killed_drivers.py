@@ -1,13 +1,12 @@
-"""Drivers in processes of their own are killed at any instant, and the session of the tests goes on
-with their streams.
+"""A driver in a process of its own is killed at any instant, and the session of the tests goes on
+with its streams.
 
-SBUS_TEST_KILLS sets how many times each stream is killed.
+SBUS_TEST_KILLS sets how many times it is killed.
 """
 
 import os
 import random
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -23,8 +22,13 @@ from sbus.pipeline.store.compaction import compact
 from sbus.pipeline.store.sealed_table import SealedTable
 from tests.support.bus import Bus, kill_tree
 from tests.support.small_recording import SmallRecorder, numbered
-from tests.support.spark_program import PROGRAM, program_environment, stream_once, streamed
-from tests.support.spark_publisher import publish
+from tests.support.spark_program import (
+    PROGRAM,
+    program_environment,
+    publish,
+    stream_once,
+    streamed,
+)
 from tests.support.threads import meanwhile, wait_until
 
 KILLS = int(os.environ.get("SBUS_TEST_KILLS", "1"))
@@ -55,57 +59,31 @@ def committed(checkpoint: Path) -> int:
     return sum(path.name.isdecimal() for path in folder.iterdir()) if folder.is_dir() else 0
 
 
-def test_a_stream_that_is_killed_at_any_instant_has_every_row_once(
-    tmp_path: Path, spark: SparkSession
-) -> None:
-    recording, out, checkpoint = (tmp_path / name for name in ("rec", "out", "checkpoint"))
-    chance = random.Random(SEED)
-    paths = (str(recording), str(out), str(checkpoint))
-    with (
-        SmallRecorder(recording) as recorder,
-        meanwhile(lambda stop: grow(recorder, recording, stop)),
-    ):
-        for _ in range(KILLS):
-            before = committed(checkpoint)
-            process = subprocess.Popen([*PROGRAM, "local[2]", *paths], env=program_environment())
-            try:
-                wait_until(
-                    lambda before=before: committed(checkpoint) > before,  # type: ignore[misc]
-                    "a batch",
-                    timeout_s=START_SECONDS_MAX,
-                )
-                time.sleep(chance.uniform(0, 1.0))
-            finally:
-                kill_tree(process)
-    stream_once(spark, *paths)
-    rows = streamed(spark, str(out))
-    assert sorted(offset for offset, _ in rows) == list(range(recorder.end))
-    assert {int(value) == offset for offset, value in rows} == {True}
-    print(f"{KILLS} kills, {committed(checkpoint)} batches: {len(rows)} rows, each once")
-
-
-def test_a_stream_that_is_killed_publishes_again_only_what_it_did_not_count(
+def test_a_driver_that_is_killed_writes_every_row_once_and_publishes_what_it_did_not_count(
     tmp_path: Path, bus: Bus, spark: SparkSession
 ) -> None:
-    """The first time and every second one after, the driver is killed while it publishes."""
-    recording, checkpoint = tmp_path / "rec", tmp_path / "checkpoint"
+    """It publishes when it is killed, at least the first time."""
+    recording, out, checkpoint = (tmp_path / name for name in ("rec", "out", "checkpoint"))
+    to_publish, publishing = tmp_path / "to_publish", tmp_path / "publishing"
     chance = random.Random(SEED)
-    staging = Staging(str(checkpoint))
-    arguments = (str(recording), bus.address, str(checkpoint), str(PUBLISHED_BATCH_ROWS))
-    command = [sys.executable, "-m", "tests.support.spark_publisher", *arguments]
+    staging = Staging(str(publishing))
+    paths = (str(recording), str(out), str(checkpoint))
+    published = (str(to_publish), bus.address, str(publishing), str(PUBLISHED_BATCH_ROWS))
     uncounted: set[int] = set()
     received: Counter[int] = Counter()
     with (
         SmallRecorder(recording) as recorder,
+        SmallRecorder(to_publish) as publisher,
         sbus.blocking.connect(bus.address) as subscriber,
+        meanwhile(lambda stop: grow(recorder, recording, stop)),
     ):
         subscriber.subscribe("")
         subscriber.sync()
         for kill in range(KILLS):
             before = counted(staging)
-            while recorder.end < before + UNPUBLISHED_ROWS:
-                recorder.record(numbered(PUBLISHED_BATCH_ROWS, recorder.end))
-            process = subprocess.Popen(command, env=program_environment())
+            while publisher.end < before + UNPUBLISHED_ROWS:
+                publisher.record(numbered(PUBLISHED_BATCH_ROWS, publisher.end))
+            process = subprocess.Popen([*PROGRAM, *paths, *published], env=program_environment())
             try:
                 wait_until(
                     lambda before=before: counted(staging) > before,  # type: ignore[misc]
@@ -118,13 +96,18 @@ def test_a_stream_that_is_killed_publishes_again_only_what_it_did_not_count(
                 kill_tree(process)
             uncounted.update(range(counted(staging), counted(staging) + SYNC_MESSAGES))
             received.update(newly_received(subscriber))
-        publish(spark, *arguments)
+        publish(spark, *published)
         received.update(newly_received(subscriber))
-    assert sorted(received) == list(range(recorder.end))
+    stream_once(spark, *paths)
+    rows = streamed(spark, str(out))
+    assert sorted(offset for offset, _ in rows) == list(range(recorder.end))
+    assert {int(value) == offset for offset, value in rows} == {True}
+    assert committed(checkpoint) > KILLS
+    assert sorted(received) == list(range(publisher.end))
     twice = {number for number, times in received.items() if times > 1}
     assert twice <= uncounted
-    assert received.total() <= recorder.end + KILLS * SYNC_MESSAGES
-    print(f"{KILLS} kills: {len(twice)} of {recorder.end} rows were published twice")
+    assert received.total() <= publisher.end + KILLS * SYNC_MESSAGES
+    print(f"{KILLS} kills: {len(rows)} rows, each once; {len(twice)} were published twice")
 
 
 def newly_received(subscriber: sbus.blocking.Connection[sbus.Message]) -> list[int]:
