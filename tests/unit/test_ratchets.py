@@ -16,7 +16,7 @@ TESTS = Path(__file__).resolve().parents[1]
 RATCHETS = {
     "private attributes": 274,
     "patched attributes": 206,
-    "sleeps": 66,
+    "sleeps": 65,
 }
 _OWN = {"self", "cls"}
 _PATCHING = {"object", "dict", "multiple"}
