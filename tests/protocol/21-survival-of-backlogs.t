@@ -2,6 +2,7 @@
 bus: socket_buffer_bytes=20000 packet_bytes_max=8000 backlog_messages_max=4
 
 == an upgrade keeps a backlog in its order
+# Behind it, the socket has room for a packet, but what waits is not sent before it is nearly empty.
 run: event=upgrade
 with order=queue one=1 two=2 three=3
 with order=stack one=3 two=2 three=1
@@ -12,6 +13,7 @@ A| full
 B> MSG k\01
 B> MSG k\02
 ! {event} A
+A| read 3
 B> MSG k\03
 A< MSG k\0{one}
 A< MSG k\0{two}
@@ -133,6 +135,7 @@ B> MSG k\01
 B> MSG k\02
 B> MSG k\03
 ! {event} A
+A| read 3
 B> MSG k\04
 A< CMSG !/lost\03
 A< MSG k\04
@@ -149,8 +152,8 @@ B> MSG k\02
 ! {event} A
 A< CMSG !/lost\02
 
-== a reply that waits behind a backlog comes, also behind a second death
-run: event=die,restart,resume
+== a reply that waits behind a backlog comes, also behind another death
+run: event=die,upgrade,restart,resume
 with request=!/sync\0behind reply=!/sync\0behind
 with request=!/cred/whoami reply=!/cred/whoami\0{A.cred}
 with request=!/me reply=!/me\0{text}
@@ -176,18 +179,47 @@ A> CMSG !/publish\0token\0nobody\0
 ! die A
 A< CMSG !/receipt\0token\00 0 0
 
-== publishers are held for a client that blocks, as before
+== publishers are held for a client that blocks, as before, and for another one beside it
 run: event=die,move
 A> CMSG blocking/soft/block
 A> SUB k
 ! {event} A
+B> CMSG blocking/soft/block
+B> SUB j
+AB| full
+C> MSG k\01
+C~> MSG k\02
+D> MSG j\01
+D~> MSG j\02
+CD~> CMSG !/sync\0behind
+C held
+B< MSG j\01
+B< MSG j\02
+D< CMSG !/sync\0behind
+C held
+A< MSG k\01
+A< MSG k\02
+C< CMSG !/sync\0behind
+
+== a client that chooses block again holds nobody by a pattern that it has given up
+run: event=die workers=1,2
+A> CMSG blocking/soft/block
+A> SUB k
+A> SUB j
+A> CMSG blocking/soft/queue
+! {event} A
+A> UNSUB j
+A> CMSG blocking/soft/block
 A| full
 B> MSG k\01
-B~> MSG k\02
+B~> MSG j\02
+B> CMSG !/sync\0flows
+B< CMSG !/sync\0flows
+B~> MSG k\03
 B~> CMSG !/sync\0behind
 B held
 A< MSG k\01
-A< MSG k\02
+A< MSG k\03
 B< CMSG !/sync\0behind
 
 == a client with a backlog keeps what it has when others die
