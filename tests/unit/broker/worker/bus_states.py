@@ -5,6 +5,8 @@ from typing import Any
 
 from sbus.broker.worker.session import Session
 from sbus.shared.accounts import BLOCKING_CLIENTS, MATCH_STEPS, SUBSCRIPTION_BYTES, SUBSCRIPTIONS
+from sbus.shared.in_flight import NOBODY
+from sbus.shared.shared_memory import LOG_HEAD
 from tests.fuzz.one_process_bus import OneProcessBus, Peer
 
 PATTERNS = (
@@ -44,6 +46,16 @@ def tell(bus: OneProcessBus, peer: Peer, *packets: bytes) -> None:
     for packet in packets:
         peer.send(packet)
     bus.settle()
+
+
+def interrupt_batch(bus: OneProcessBus, worker: int, messages: int = 1) -> None:
+    """Leave what a worker leaves when it dies as soon as its batch has its place, behind all that
+    the log has; of its messages, the key of the first one is known, which is `k`."""
+    in_flight = bus.workers[worker].context.in_flight
+    number = in_flight.begin_batch(NOBODY, [b"k"])
+    with bus.memory.lock as words:
+        in_flight.note_step(words, words[LOG_HEAD])
+        in_flight.place_batch(words, number, messages)
 
 
 def state(session: Session) -> dict[str, Any]:

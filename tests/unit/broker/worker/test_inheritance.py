@@ -25,7 +25,7 @@ from sbus.shared.client_slots import ClientSettings
 from sbus.shared.compaction import Compaction
 from sbus.shared.subscription_table import Record, SubscriptionTable, all_have_read
 from tests.fuzz.one_process_bus import CREDENTIALS, OneProcessBus, one_process_bus
-from tests.unit.broker.worker.bus_states import choose, routes, states, tell, usage
+from tests.unit.broker.worker.bus_states import choose, interrupt_batch, routes, states, tell, usage
 
 LIMITS = Limits(log_bytes=8 * 1024 * 1024, table_bytes=1024 * 1024)
 SMALL_BUFFER_BYTES = 4608
@@ -61,6 +61,23 @@ def test_everything_that_clients_chose_is_as_before(bus: OneProcessBus, seed: in
         tell(bus, peer, b"CMSG !/cred/whoami")
     bus.check_invariants()
     assert bus.inherited == [3, 3, 3]
+
+
+def test_a_client_that_is_beginning_to_hold_publishers_does_so_by_all_patterns(
+    bus: OneProcessBus,
+) -> None:
+    peer = bus.connect(0)
+    tell(bus, peer, b"CMSG !/notices/on", *(b"SUB %d" % number for number in range(100)))
+    (before,) = bus.workers[0].sessions
+    peer.send(b"CMSG blocking/soft/block")
+    while not before.rule_by_pattern:
+        bus.stepped[0].tick()
+    assert len(before.rule_by_pattern) < 100
+    bus.replace(0)
+    bus.settle()
+    (session,) = bus.workers[0].sessions
+    assert session.rule_by_pattern.keys() == session.patterns.keys()
+    assert peer.read() == []
 
 
 def test_a_worker_notes_which_client_it_inherits(
@@ -227,6 +244,7 @@ def test_a_client_is_served_from_where_it_was_handed_over(
     record = ClientRecord(revision=session.revision, patterns=session.patterns)
     bus.tell(1, PrepareClient(adoption, record), session.sock.fileno())
     bus.settle()
+    interrupt_batch(bus, 1)  # which this client does not get
     bus.tell(0, HandOverClient(number, 1, session.revision))
     for text in (b"before", b"behind"):
         writer.send(b"MSG k\0" + text)

@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from sbus.broker.delivery import fan_out_times
+from sbus.broker.delivery.outbox import Outbox
 from sbus.broker.ipc.queries import ActivityQuery, ActivityReply
 from sbus.broker.ipc.worker_protocol import DisconnectClient, Quiesce, RunQuery, Stop
 from sbus.broker.worker import machine, sessions, table_reader
@@ -659,9 +660,15 @@ def test_the_sleep_of_workers_that_share_a_processor_counts_in_part(
 
 
 # -- what clients had ------------------------------------------------------------------------------
+def client_objects() -> int:
+    """How many sessions and outboxes there are in this process."""
+    return sum(isinstance(it, (Session, Outbox)) for it in gc.get_objects())
+
+
 def test_what_a_client_had_is_freed_without_a_garbage_collection(bus: OneProcessBus) -> None:
     """Full collections are rare in a worker."""
     gc.collect()
+    before = client_objects()
     gc.disable()
     try:
         readers = [subscriber(bus, 0, SMALL_BUFFER_BYTES) for _ in range(4)]
@@ -677,6 +684,7 @@ def test_what_a_client_had_is_freed_without_a_garbage_collection(bus: OneProcess
         bus.settle()
         assert not list(bus.workers[0].sessions)
         assert gc.collect() == 0
+        assert client_objects() == before
     finally:
         gc.enable()
 

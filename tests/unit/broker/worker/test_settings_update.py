@@ -177,6 +177,31 @@ def test_a_worker_answers_when_others_know_its_backpressure_rules(patterns: int)
         opened.settle()
 
 
+def test_a_successor_replaces_the_backpressure_rules_that_are_left() -> None:
+    """Its predecessor had replaced some when it died."""
+    patterns = [b"k/%d" % number for number in range(200)]
+    with bus() as opened:
+        slow, publisher = opened.connect(0), opened.connect(1)
+        for packet in (*(b"SUB " + pattern for pattern in patterns), b"CMSG blocking/soft/block"):
+            slow.send(packet)
+        opened.settle()
+        new, concerning = settings(rule(Permission.BLOCK, allows=True)), encode_rule_set(0b1)
+        update = SettingsUpdate(new, {slow.number: concerning})
+        opened.reconfigure(0, update)
+        replaced = opened.workers[0].sessions[slow.number].rule_by_pattern
+        while {it.version for it in replaced.values()} != {0, 1}:
+            opened.stepped[0].tick()
+        opened.succeed(0, opened.reap(0), update)
+        opened.settle()
+        publisher.send(b"MSG other\0")  # its worker reads the table
+        opened.settle()
+        for pattern in patterns:
+            ((found,),) = opened.workers[1].router.look_up(pattern).backpressure_rules.values()
+            assert found.profile.may_block_others
+        close(slow, publisher)
+        opened.settle()
+
+
 def test_a_worker_that_is_told_again_and_again() -> None:
     """Updates that come faster than rules change; clients leave meanwhile."""
     numbers = [settings(*[rule(Permission.SUBSCRIBE, b"x")] * count) for count in range(1, 5)]

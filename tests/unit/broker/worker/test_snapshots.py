@@ -380,6 +380,7 @@ def test_a_client_with_a_name_that_is_to_be_disconnected_still_is(two: Successio
     session = two.old.workers[0].sessions[named.number]
     session.outbox.fault = Misbehaviour("too-slow", "its socket was full")
     two.adopt()
+    assert two.new.workers[0].sessions[named.number].outbox.is_closed, "it gets nothing more"
     two.commit()
     assert named.read()[-1] == b"CMSG !/error\0too-slow its socket was full"
     assert [packet for packet in watcher.read() if b"leave" in packet]
