@@ -92,12 +92,9 @@ class StallTable:
         """Have this worker woken when the client in the place has room again."""
         self._words[place + 1] |= self._bit
 
-    def reap(self, worker: int) -> int:
-        """Clear the places of a dead worker; returns the workers to wake."""
-        waiters = 0
+    def reap(self, worker: int) -> None:
+        """Clear the places of a dead worker, for whose clients nobody waits any more."""
         for place in self._places_of(worker):
-            waiters |= self._words[place + 1]
             self._words[place] = self._words[place + 1] = 0
         places = self._words[_FIRST::_WORDS_PER_PLACE]
         self._words[_STALLED] = len(places) - places.tolist().count(0)
-        return waiters
