@@ -45,7 +45,7 @@ def test_a_bus_ends_though_publishers_are_held(tmp_path: Path) -> None:
         scene.hold()
         scene.hold(scene.other_publisher)
         bus.process.send_signal(signal.SIGTERM)
-        assert bus.process.wait(10) == 0
+        assert bus.process.wait(60) == 0
 
 
 EACH = 1_200

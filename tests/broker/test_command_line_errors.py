@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.bus import SBUSD, sbusd_environment
 
-TIMEOUT_S = 20
+TIMEOUT_S = 60.0
 
 
 def run_sbusd(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

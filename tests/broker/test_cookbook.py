@@ -15,7 +15,7 @@ import sbus
 from tests.support.bus import PROJECT, Bus, running_bus, sbusd_environment
 from tests.support.threads import wait_until
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 PROGRAM_LINES_MAX = 40
 PAGE = (PROJECT / "docs/cookbook.md").read_text()
 PROGRAMS = dict(

@@ -26,7 +26,7 @@ def test_the_documented_session(tmp_path: Path) -> None:
         client.control(b"!/notices/on")
         client.sub(b"lamps/*/state")
         client.sync()
-        admin.settimeout(10)
+        admin.settimeout(60)
         admin.connect(f"{bus.address}.admin")
         ours = f'"uid":{os.getuid()},"pid":{os.getpid()},"program":"{program()}"'
         for way, packet in lines:

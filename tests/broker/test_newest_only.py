@@ -6,7 +6,7 @@ import sbus
 from tests.support.bus import running_bus
 
 ROUNDS = 400
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 def payload(number: int) -> bytes:

@@ -24,7 +24,7 @@ ERROR = b"CMSG !/error\0"
 STOPPING = ERROR + b"stopping the bus ends, or is restarted"
 DRAINING = ERROR + b"draining the bus was drained, and the time for clients to leave is over"
 FAILED = ERROR + b"bus-failed a process of the bus has failed, and the bus ends"
-GONE_SECONDS_MAX = 10.0
+GONE_SECONDS_MAX = 60.0
 LARGE = b"MSG k\0" + b"x" * 100_000
 
 

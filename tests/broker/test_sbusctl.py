@@ -17,7 +17,7 @@ from tests.support.bus import SBUSCTL, Bus, running_bus, sbusd_environment, stop
 from tests.support.processes import signal_asleep, stopped
 from tests.support.raw_client import RawClient
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 RETRY_S = 0.05
 
 

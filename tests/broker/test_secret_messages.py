@@ -189,7 +189,7 @@ def test_two_clients_prove_their_identities_as_documented(bus: Bus, tmp_path: Pa
         )
         for name in ("bob", "alice")
     }
-    said = {name: process.communicate(timeout=30)[0] for name, process in running.items()}
+    said = {name: process.communicate(timeout=60)[0] for name, process in running.items()}
     pids = {name: process.pid for name, process in running.items()}
     assert all(process.returncode == 0 for process in running.values())
     ids = f"!/cred/{os.getegid()}/{os.geteuid()}"

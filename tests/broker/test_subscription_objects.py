@@ -14,7 +14,7 @@ from sbus.client.subscription import Subscription
 from tests.support.bus import Bus, running_bus
 from tests.support.event_loops import on_both_event_loops
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 @on_both_event_loops

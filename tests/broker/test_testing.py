@@ -19,7 +19,7 @@ def test_one(sbus_address):
         assert bus.address == sbus_address
         bus.subscribe("a")
         bus.publish("a", "x")
-        assert bus.receive(timeout_seconds=10).payload == b"x"
+        assert bus.receive(timeout_seconds=60).payload == b"x"
 
 async def main():
     async with sbus.connect() as bus:

@@ -161,4 +161,4 @@ def test_refused_connections_do_not_count_for_exit_when_empty(directory: Path) -
     with bus_of(directory, *ABSTRACT, "-c") as bus:
         assert not as_user(lambda: is_served(bus.address))
         assert is_served(bus.address)
-        assert bus.process.wait(15) == 0
+        assert bus.process.wait(60) == 0

@@ -17,9 +17,9 @@ from tests.support.processes import serving_pids
 from tests.support.raw_client import RawClient
 from tests.support.users import become, effective_user
 
-_ATTACK_SECONDS_MAX = 40.0
+_ATTACK_SECONDS_MAX = 300.0
 _SEND_SECONDS_MAX = 2.0
-SERVED_SECONDS_MAX = 2.0
+SERVED_SECONDS_MAX = 60.0
 """Generous: the machine may be busy. A wait for a lingering socket lasts an hour."""
 
 ATTACKERS = (61_001, 61_002, 61_003)

@@ -13,7 +13,7 @@ from typing import Any, Self
 from tests.support.bus import Bus
 from tests.support.threads import wait_until
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 ANSWER_BYTES_MAX = 1024 * 1024
 
 

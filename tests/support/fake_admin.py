@@ -17,7 +17,7 @@ import msgspec
 from sbus.protocol.admin import Fault
 
 Answer = msgspec.Struct | Fault | bytes | None
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 
 
 class FakeAdmin:

@@ -19,7 +19,7 @@ WHOAMI = b"CMSG !/cred/whoami"
 ORDER = b"CMSG order/queue"
 IDENTITY = b"!/cred/5/6/7"
 ANSWER = WHOAMI + b"\0" + IDENTITY
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 LOOK_S = 0.01
 """How often the thread looks whether it is still wanted."""
 

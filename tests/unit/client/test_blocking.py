@@ -14,7 +14,7 @@ from tests.support.threads import Task, wait_until
 from tests.unit.client.fake_bus import ANSWER, GREETING, WHOAMI, FakeBus
 
 Bus: TypeAlias = blocking.Connection[Message]
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 SOON_S = 0.05
 
 

@@ -96,7 +96,7 @@ class TestSync:
         fake.send(b"MSG a\x001")
         server = threading.Thread(target=lambda: fake.answer(WHOAMI, ANSWER))
         server.start()
-        bus.sync(timeout_seconds=10)
+        bus.sync(timeout_seconds=60)
         server.join()
         assert bus.receive() == Message(b"a", b"1")
 
@@ -124,7 +124,7 @@ class TestSync:
 
             server = threading.Thread(target=echo)
             server.start()
-            bus.sync(timeout_seconds=10)
+            bus.sync(timeout_seconds=60)
             server.join()
             assert questions[0].startswith(b"MSG " + key + b"\0")
             assert bus.receive() == Message(b"a", b"1")
@@ -137,7 +137,7 @@ class TestSync:
         server = threading.Thread(target=hang_up)
         server.start()
         with pytest.raises(Disconnected, match="too much"):
-            bus.sync(timeout_seconds=10)
+            bus.sync(timeout_seconds=60)
         server.join()
         assert bus.receive() == Message(b"a", b"1")
 

@@ -18,7 +18,7 @@ from tests.support.event_loops import on_both_event_loops
 from tests.unit.client.fake_bus import ANSWER, GREETING, FakeBus
 
 Bus = Connection[Message]
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 @asynccontextmanager

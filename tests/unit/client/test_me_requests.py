@@ -24,7 +24,7 @@ def answer(connections: int) -> bytes:
 
 def test_is_requested_and_replied_to(fake: FakeBus, bus: Blocking) -> None:
     fake.send(b"MSG k\0before", answer(8))
-    result = bus.me(timeout_seconds=5)
+    result = bus.me(timeout_seconds=60)
     assert fake.receive() == ME
     assert result.user.connections == 8
     assert result.user.discarded == 715
@@ -51,14 +51,14 @@ def test_the_reply_to_an_abandoned_request_is_not_taken_for_the_next(
         bus.me(timeout_seconds=0.01)
     bus.control("!/me")
     fake.send(answer(1), answer(2), answer(3))
-    assert bus.me(timeout_seconds=5).user.connections == 3
+    assert bus.me(timeout_seconds=60).user.connections == 3
 
 
 @pytest.mark.parametrize("payload", [b"", b"\0", b"{}", b'{"user":1}', b"\xff"])
 def test_an_invalid_reply_is_an_error(fake: FakeBus, bus: Blocking, payload: bytes) -> None:
     fake.send(ME + b"\0" + payload)
     with pytest.raises(ProtocolViolation):
-        bus.me(timeout_seconds=5)
+        bus.me(timeout_seconds=60)
 
 
 def test_there_is_none_in_the_dot_dialect(fake: FakeBus) -> None:
@@ -77,7 +77,7 @@ async def test_several_tasks_may_ask(fake: FakeBus) -> None:
     async def ask(connection: sbus.Connection[sbus.Message]) -> None:
         connections.append((await connection.me()).user.connections)
 
-    with fake.admitting(), anyio.fail_after(5):
+    with fake.admitting(), anyio.fail_after(60):
         async with sbus.connect(fake.address) as connection:
             fake.accept()
             async with anyio.create_task_group() as tasks:

@@ -14,7 +14,7 @@ from tests.support.threads import Task
 from tests.unit.client.fake_bus import FakeBus
 
 Bus: TypeAlias = blocking.Connection[Message]
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 LOST = b"CMSG !/error\0packets-lost 1 packet was not processed"
 
 

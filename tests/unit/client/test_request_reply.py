@@ -19,7 +19,7 @@ from tests.unit.client.fake_bus import ANSWER, ORDER, WHOAMI, FakeBus
 
 Bus: TypeAlias = blocking.Connection[Message]
 Connect: TypeAlias = Callable[..., Bus]
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 SOON_S = 0.05
 
 

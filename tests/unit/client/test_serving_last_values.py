@@ -9,7 +9,7 @@ from sbus.errors import Disconnected
 from sbus.protocol.packets import Message
 from tests.unit.client.fake_bus import ANSWER, ORDER, WHOAMI, FakeBus
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 REPLY_KEY = b"!/cred/5/6/7/reply/x"
 
 

@@ -31,7 +31,7 @@ def opened(fake: FakeBus, bus: Bus, *patterns: str) -> Iterator[Messages]:
 
 def payloads(messages: Messages | Bus) -> list[bytes]:
     """Everything that is there."""
-    return [message.payload for message in messages.receive_many(timeout_seconds=10)]
+    return [message.payload for message in messages.receive_many(timeout_seconds=60)]
 
 
 def test_each_gets_the_messages_that_match_its_patterns_once_and_in_order(
@@ -41,7 +41,7 @@ def test_each_gets_the_messages_that_match_its_patterns_once_and_in_order(
         fake.send(b"MSG a/1\x001", b"MSG b\x002", b"MSG a/2/x\x003", b"MSG a/3\x004")
         assert payloads(all_) == [b"1", b"2", b"3", b"4"]
         assert next(iter(some)) == Message(b"a/1", b"1")
-        assert some.receive(timeout_seconds=10) == Message(b"a/3", b"4")
+        assert some.receive(timeout_seconds=60) == Message(b"a/3", b"4")
 
 
 def test_the_connection_itself_gets_what_it_has_subscribed_to(fake: FakeBus, bus: Bus) -> None:
@@ -101,7 +101,7 @@ def test_a_slow_one_loses_messages_and_the_others_do_not(fake: FakeBus, connect:
 
 
 def payloads_and_losses(messages: Messages | Bus) -> list[bytes | Lost]:
-    items: list[Message | Lost] = list(messages.receive_many(timeout_seconds=10))
+    items: list[Message | Lost] = list(messages.receive_many(timeout_seconds=60))
     return [item.payload if isinstance(item, Message) else item for item in items]
 
 
@@ -152,7 +152,7 @@ def test_a_refused_block_undoes_exactly_what_was_accepted(fake: FakeBus, bus: Bu
 
 def test_a_refused_join_takes_no_subscription_of_a_service_away(fake: FakeBus) -> None:
     def join() -> None:
-        with bus.last_values("a", timeout_seconds=10):
+        with bus.last_values("a", timeout_seconds=60):
             raise AssertionError("the block does not begin")
 
     with fake.admitting(), blocking.connect(fake.address) as bus:

@@ -35,7 +35,7 @@ from tests.unit.shared.memories import (
     was_woken,
 )
 
-SOON_SECONDS = 5.0
+SOON_SECONDS = 60.0
 
 
 def change_and_fail(lock: MemoryLock) -> None:

@@ -18,7 +18,7 @@ def pair() -> Iterator[Pair]:
     """The server's end and the client's."""
     ours, client = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
-    client.settimeout(5)
+    client.settimeout(60)
     yield ours, client
     ours.close()
     client.close()

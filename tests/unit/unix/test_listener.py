@@ -37,10 +37,10 @@ def mode_of(path: Path) -> int:
 def connect_and_exchange(listener: Listener) -> None:
     """Prove that packets reach this very listener."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
-        client.settimeout(10)
+        client.settimeout(60)
         client.connect(listener.socket.getsockname())
         client.send(b"packet")
-        listener.socket.settimeout(10)
+        listener.socket.settimeout(60)
         accepted, _ = listener.socket.accept()
         with accepted:
             assert accepted.recv(100) == b"packet"

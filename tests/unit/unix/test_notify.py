@@ -20,7 +20,7 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[so
     name = str(tmp_path / "notify") if request.param == "path" else f"@{secrets.token_hex(8)}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind(name.replace("@", "\0"))
-        sock.settimeout(10)
+        sock.settimeout(60)
         yield sock, name
 
 
@@ -155,7 +155,7 @@ def test_what_a_busy_manager_has_no_room_for_is_sent_when_it_has(tmp_path: Path)
     name = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind(name)
-        sock.settimeout(10)
+        sock.settimeout(60)
         notifier = Notifier.of_environment(never, {"NOTIFY_SOCKET": name})
         count = fill(name)
         notifier.ready("serves")  # the manager has read nothing, and does not while this lasts
@@ -177,7 +177,7 @@ def test_a_manager_that_does_not_read_does_not_block_us(tmp_path: Path) -> None:
         begin = time.monotonic()
         while not reports:
             notifier.alive()
-            assert time.monotonic() - begin < 10
+            assert time.monotonic() - begin < 60
     assert "WATCHDOG=1: Resource temporarily unavailable" in reports[0]
     close(notifier)
 
@@ -204,7 +204,7 @@ def test_a_busy_manager_stores_nothing_and_nobody_waits(manager: tuple[socket.so
     began_at = time.monotonic()
     while notifier.store("@1", 2):
         pass
-    assert time.monotonic() - began_at < 5
+    assert time.monotonic() - began_at < 60
     close(notifier)
 
 

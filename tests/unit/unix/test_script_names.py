@@ -120,7 +120,7 @@ def test_processes_that_do_not_answer_take_little_time(monkeypatch: pytest.Monke
         assert names.name(client, client, b"python") == b""
     assert reads == [1]
     released.set()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not (name := names.name(2, 2, b"python")):
         assert time.monotonic() < deadline
     assert name == b"script.py"

@@ -255,7 +255,7 @@ def test_changing_the_order_over_and_over_costs_no_more_than_the_messages() -> N
             backlog.pop()
     assert backlog.messages == 30_000
     backlog.check_invariants()
-    assert time.monotonic() - began_at < 10
+    assert time.monotonic() - began_at < 60
 
 
 def message(key: str, payload: int) -> bytes:

@@ -26,7 +26,7 @@ from sbus.unix.journal import Journal
 from tests.support.journal import JournalSocket
 from tests.support.threads import Task
 
-TIMEOUT_S = 20
+TIMEOUT_S = 60.0
 PAUSED = AcceptingPaused(why="too many open files")
 READY = BusReady(address="/run/sbus.socket", workers=2, version="1.2", step="python")
 REFUSED = ConnectionRefused(

@@ -35,7 +35,7 @@ from tests.support.events import logging_to
 from tests.unit.broker.front.fake_closer import ClosesAtOnce
 from tests.unit.shared.memories import account_memory, open_account
 
-SOON_SECONDS = 5.0
+SOON_SECONDS = 60.0
 ME = Credentials(gid=os.getegid(), uid=os.geteuid(), pid=os.getpid())
 NOT_ME = os.geteuid() + 1
 NOT_MINE = max([os.getegid(), *os.getgroups()]) + 1
@@ -196,7 +196,7 @@ async def test_without_descriptors_it_tries_again_after_a_moment(
     scene.listener.failures = [errno.EMFILE] * 3
     scene.connect()
     (await next_client(acceptor)).sock.close()
-    assert 0 < trio.current_time() < SOON_SECONDS
+    assert 0 < trio.current_time() < 5
     assert len(scene.lines) == 1
 
 

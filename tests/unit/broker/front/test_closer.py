@@ -19,7 +19,7 @@ from sbus.unix.bus_files import BusFiles
 from tests.support.events import logging_to
 from tests.support.no_room import NoRoomSocket
 
-SOON_SECONDS = 10.0
+SOON_SECONDS = 60.0
 USER, OTHER = 1, 2
 
 

@@ -121,7 +121,7 @@ class Scene:
         """Hand over to a program that has said this."""
         for message in said:
             upgrade_link.send(self.sock, message)
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             return await self.hand_over.run(self._link, OFFER, [], self._commit)
 
     def _commit(self) -> None:

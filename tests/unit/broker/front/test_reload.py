@@ -143,7 +143,7 @@ async def test_a_directory_that_does_not_answer_delays_nothing_else(
     answers = threading.Event()
 
     def hang() -> Configuration:
-        answers.wait(20)
+        answers.wait(60)
         return AFTER
 
     monkeypatch.setattr(reload_module, "READ_SECONDS_MAX", 0.05)
@@ -266,7 +266,7 @@ async def test_names_that_are_found_during_an_upgrade_are_applied_after_it(scene
         return missing()
 
     scene.look_up_again = look_up
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(find_names, scene.reloader, upgrader, logging_to([]))
             await over.wait()

@@ -27,7 +27,7 @@ from sbus.unix.credentials import Credentials
 from sbus.unix.fd_passing import DescriptorsLost
 from tests.support.no_room import NoRoomSocket
 
-SOON_SECONDS = 5.0
+SOON_SECONDS = 60.0
 SOMEBODY = Credentials(gid=1, uid=2, pid=3)
 Links = tuple[WorkerLink, WorkerLink]
 

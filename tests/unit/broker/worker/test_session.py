@@ -59,7 +59,7 @@ class Pair:
     def __init__(self) -> None:
         ours, self.client = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
-        self.client.settimeout(5)
+        self.client.settimeout(60)
         account = open_account(LIMITS)
         own = Credentials(gid=1, uid=2, pid=3)
         self.connection = Connection(1, own, account, ours, spare_slot())

@@ -13,7 +13,7 @@ from tests.support.bus import sbusd_environment
 from tests.support.programs_here import program_here
 
 SBUSCTL = (sys.executable, "-m", "sbus.cli.sbusctl")
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 RunHere = Callable[..., tuple[int, str, str]]
 

@@ -23,7 +23,7 @@ from tests.support import admin_samples as sample
 from tests.support.bus import sbusd_environment
 from tests.support.fake_admin import FakeAdmin
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 ROWS, WIDTH = 24, 80
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 COLOUR = re.compile(r"\x1b\[(?:[0-9;]*;)?3[0-7]m")
