@@ -533,11 +533,11 @@ class Bus:
         self.clients = [client for client in self.clients if client.worker != worker]
         self.asleep[worker] = False
         with self.memory.lock as words:
-            wake = OrderedLog(self.memory).reap(words, worker)
+            OrderedLog(self.memory).reap(words, worker)
             stalls = StallTable(self.memory.stalls, self.limits.blocking_clients_max, None)
-            wake |= stalls.reap(worker)
+            stalls.reap(worker)
             self.book.reap(worker, time.monotonic_ns())
-        self.memory.wake(wake)
+        self.memory.wake((1 << self.memory.workers) - 1)
         self._start(worker)
 
     def compact(self, *, finish: bool) -> None:
