@@ -55,7 +55,7 @@ A< MSG k\01
 A< MSG k\03
 
 == soft discard drops what the socket has no room for, whatever else is chosen
-run: workers=2 place=other
+run: workers=2
 with order=queue hard=block
 with order=queue hard=error
 with order=stack hard=error
@@ -75,7 +75,7 @@ B> MSG k\04
 A< MSG k\04
 
 == soft error disconnects, and what is in the socket can be read
-run: workers=2 place=other
+run: workers=2
 with order=queue hard=block
 with order=stack hard=discard
 with order=random hard=error
@@ -91,7 +91,7 @@ A< CMSG !/error\0too-slow {text}
 A end
 
 == hard error disconnects when the backlog is full, too
-run: workers=2 place=other
+run: workers=2
 with order=queue
 with order=stack
 with order=random
@@ -230,7 +230,7 @@ A< MSG k\0{three}
 A< MSG k\0{four}
 
 == a loss behind a reply is told before it, unless the order is queue
-run: workers=2 place=other
+run: workers=2
 with order=stack
 with order=random
 A> CMSG !/notices/on
@@ -265,7 +265,7 @@ A< CMSG !/error\0reserved {text}
 A< MSG k\03
 
 == a new order applies at once to messages that wait, and to losses
-run: workers=2 place=other
+run: workers=2
 with before=queue after=stack one=4\0{x*20} two=3\0 three=2\0{x*30} four=1\0{x*10}
 with before=queue after=random one=2\0{x*30} two=4\0{x*20} three=1\0{x*10} four=3\0
 with before=queue after=latest one=1\0{x*10} two=2\0{x*30} three=3\0 four=4\0{x*20}
@@ -323,7 +323,7 @@ A< MSG k\01
 A< CMSG !/lost\01
 
 == behind a change to an error the next message without room disconnects
-run: workers=2 place=other
+run: workers=2
 with error=soft
 with error=hard
 A> CMSG !/notices/on

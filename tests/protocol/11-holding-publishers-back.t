@@ -145,7 +145,7 @@ A< MSG j\02
 C< CMSG !/sync\0behind
 
 == publishers are held for as long as any of the client's patterns matches
-run: workers=2 place=other
+run: workers=2
 with pattern=k
 with pattern=*
 with pattern={}
@@ -205,7 +205,7 @@ A< MSG k\01
 A< MSG k\02
 
 == a publisher goes on when the client gives up hard block
-run: workers=2 place=other
+run: workers=2
 with choice=blocking/soft/discard
 with choice=blocking/hard/discard
 A> CMSG !/notices/on
@@ -241,7 +241,7 @@ A< CMSG !/error\0too-slow {text}
 A end
 
 == a publisher goes on waiting when the client makes other choices
-run: workers=2 place=other
+run: workers=2
 with choice=blocking/hard/error
 with choice=blocking/hard/block
 with choice=order/stack
@@ -357,7 +357,7 @@ A< MSG a\01{x*29}
 A< MSG a\02{x*29}
 
 == where nobody may be held back, block acts as discard
-run: workers=2 place=other
+run: workers=2
 bus: user_held_seconds_max=0
 with order=queue hard=error
 with order=stack hard=block
