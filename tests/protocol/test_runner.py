@@ -44,7 +44,7 @@ def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealBus]:
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """What does not come is not awaited for a minute."""
     for module in ("plain_link", "real_bus"):
-        monkeypatch.setattr(f"tests.protocol.{module}.PATIENCE_SECONDS", 0.2)
+        monkeypatch.setattr(f"tests.protocol.{module}.PATIENCE_SECONDS", 1.0)
 
 
 def write(directory: Path, text: str) -> Path:
