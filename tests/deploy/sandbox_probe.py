@@ -115,7 +115,7 @@ def exchange() -> list[str]:
 def metrics() -> str:
     """What the exporter answers."""
     with socket.socket(socket.AF_UNIX) as sock:
-        sock.settimeout(20)
+        sock.settimeout(60)
         sock.connect("/run/sbus-metrics.socket")
         sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         return b"".join(iter(lambda: sock.recv(65_536), b"")).decode()

@@ -34,7 +34,7 @@ BROKEN = "import sys\nassert not sys.argv[0].endswith('sbusd')\n"
 GOES_ON = "the bus goes on with the version that ran before"
 UNIT_CHANGED = "sbusd.service has changed"
 PAUSE_MS_MAX = 250
-WAIT_SECONDS_MAX = 20.0
+WAIT_SECONDS_MAX = 60.0
 """Of which the pause is a small part: dpkg and the new program keep both processors busy."""
 pytestmark = needs_tool("dpkg-deb", "dpkg")
 
@@ -388,6 +388,6 @@ def test_the_pause_of_a_package_s_upgrade_is_short(installed: Any) -> None:
 
 
 def run(*words: str) -> Any:
-    done = subprocess.run(words, capture_output=True, check=False, timeout=30)
+    done = subprocess.run(words, capture_output=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode()
