@@ -3,6 +3,9 @@
 These are tests of other modules, on buses on which random clients move to other workers.
 """
 
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,8 +21,19 @@ from tests.support.moves import clients_moving
 
 
 @pytest.fixture(autouse=True)
-def _clients_move(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bus, "meanwhile_on", clients_moving)
+def _clients_move(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """On every bus of a test, some do."""
+    moves: list[Counter[str]] = []
+
+    @contextmanager
+    def moving(on: bus.Bus) -> Iterator[None]:
+        with clients_moving(on) as outcomes:
+            moves.append(outcomes)
+            yield
+
+    monkeypatch.setattr(bus, "meanwhile_on", moving)
+    yield
+    assert [outcomes[""] > 0 for outcomes in moves] == [True]
 
 
 def test_there_is_one_order(tmp_path: Path) -> None:
