@@ -293,3 +293,12 @@ class MessageJoiner:
             del self._open[packet.source]
         self._waiting -= len(batch.keys)
         self._bytes -= sum(map(len, batch.payloads))
+
+    def check_invariants(self) -> None:
+        """All that is counted and remembered is about batches that wait."""
+        batches = [item for _, _, item in self._heap if isinstance(item, MonitoredBatch)]
+        assert self._waiting == sum(len(batch.keys) for batch in batches)
+        assert self._bytes == sum(len(piece) for batch in batches for piece in batch.payloads)
+        remembered = [*self._open.values(), *(batch for batch, _ in self._places.values())]
+        assert all(any(batch is other for other in batches) for batch in remembered)
+        assert len(self._early) <= WAITING_MAX

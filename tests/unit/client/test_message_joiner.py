@@ -114,14 +114,15 @@ def test_a_message_waits_for_those_that_came_before_it() -> None:
     assert joiner.next_at() is None
 
 
-def test_recipients_of_other_workers_are_added_before_and_after() -> None:
+def test_a_message_is_complete_with_all_counts_and_all_of_its_payload() -> None:
     joiner = MessageJoiner(0)
-    one = message("a", 1, workers=(1, 2), entry=4)
-    joiner.feed(reported(1, 512, {4: 10}), 0.0)
+    one = Told(key="a", size=7, recipients=1, payload=b"abc", workers=(1,), entry=4)
     joiner.feed(messages(1, one, block=512), 0.0)
     assert joiner.take(WINDOW_SECONDS) == []
-    joiner.feed(reported(2, 512, {4: 100}), 0.5)
-    assert shown(joiner.take(0.5)) == [("a", 111)]
+    joiner.feed(encode(Part(source=100, payload=b"defg")), 0.0)
+    assert joiner.take(WINDOW_SECONDS) == []
+    joiner.feed(reported(1, 512, {4: 10}), 0.0)
+    assert all_shown(joiner.take(WINDOW_SECONDS)) == [("a", 11, b"abcdefg")]
 
 
 def test_a_message_that_is_incomplete_in_time_has_unknown_recipients() -> None:
@@ -130,59 +131,6 @@ def test_a_message_that_is_incomplete_in_time_has_unknown_recipients() -> None:
     joiner.feed(reported(1, 0, {0: 10}), 0.1)
     assert joiner.take(COMPLETE_SECONDS_MAX - 0.01) == []
     assert shown(joiner.take(COMPLETE_SECONDS_MAX)) == [("a", None), ("b", 2)]
-
-
-def test_a_place_of_the_log_is_not_mistaken_for_another() -> None:
-    joiner = MessageJoiner(0)
-    joiner.feed(messages(1, message("a", 0, workers=(1,), entry=1), block=64), 0.0)
-    for block, entry in ((64, 0), (128, 1), (0, 1)):
-        joiner.feed(reported(1, block, {entry: 5}), 0.0)
-    joiner.feed(reported(2, 64, {1: 8}), 0.0)
-    assert shown(joiner.take()) == [("a", None)]
-
-
-def test_large_payloads_are_joined() -> None:
-    joiner = MessageJoiner(0)
-    before = Told(key="before", payload=b"012")
-    joiner.feed(messages(1, before, Told(key="a", size=10, payload=b"abc")), 0.0)
-    joiner.feed(messages(2, message("other"), source=101), 0.0)
-    joiner.feed(encode(Part(source=100, payload=b"defg")), 0.0)
-    assert joiner.take(WINDOW_SECONDS) == []
-    joiner.feed(encode(Part(source=100, payload=b"hij")), 0.0)
-    assert all_shown(joiner.take(WINDOW_SECONDS)) == [
-        ("before", 0, b"012"),
-        ("a", 0, b"abcdefghij"),
-        ("other", 0, None),
-    ]
-
-
-def test_a_payload_that_never_comes_is_a_message_missed() -> None:
-    joiner = MessageJoiner(0)
-    before = Told(key="before", payload=b"012")
-    joiner.feed(messages(1, before, Told(key="a", size=10, payload=b"abc")), 0.0)
-    joiner.feed(messages(2, message("b"), source=101), 0.0)
-    found = all_shown(joiner.take(COMPLETE_SECONDS_MAX))
-    assert found == [("before", 0, b"012"), 1, ("b", 0, None)]
-
-
-def test_what_a_source_missed_is_behind_its_last_messages() -> None:
-    joiner = MessageJoiner(0)
-    joiner.feed(messages(1, message("a"), source=100), 0.0)
-    joiner.feed(messages(2, message("b"), source=101), 0.0)
-    joiner.feed(encode(Missed(source=100, missed=3)), 0.0)
-    joiner.feed(messages(4, message("c"), source=100, missed=3), 0.0)
-    joiner.feed(messages(3, message("d"), source=101, missed=4), 0.0)
-    assert all_shown(joiner.take()) == [
-        ("a", 0, None),
-        3,
-        ("b", 0, None),
-        4,
-        ("d", 0, None),
-        ("c", 0, None),
-    ]
-    joiner.feed(encode(Missed(source=100, missed=5)), 0.0)
-    assert joiner.take(0.0) == [MissedItems(2)]
-    assert joiner.take(0.0) == []
 
 
 def test_messages_from_before_the_stream_had_begun_everywhere_are_left_out() -> None:
@@ -200,11 +148,9 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(shown(joiner.take(0.0))) == 10
     for number in range(110):
         joiner.feed(reported(1, 1_000_000 + number, {0: 1}), 0.0)
-    assert len(joiner._early) == 100
+    joiner.check_invariants()
     joiner.take()
-    assert not joiner._places
-    assert not joiner._open
-    assert joiner._bytes == 0
+    joiner.check_invariants()
 
 
 def test_a_packet_of_no_stream_is_an_error() -> None:
@@ -311,5 +257,6 @@ def test_batches_are_joined_as_single_messages_would_be(rng: random.Random, batc
     joiner = MessageJoiner(0)
     for packet in packets:
         joiner.feed(encode(packet), 0.0)
+        joiner.check_invariants()
     assert all_shown(joiner.take()) == joined(packets)
-    assert (joiner._waiting, joiner._bytes, joiner._places, joiner._open) == (0, 0, {}, {})
+    joiner.check_invariants()
