@@ -8,6 +8,7 @@ that workers share with some delay are read again until they are as expected.
 import json
 import os
 import stat
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,9 +20,8 @@ import pytest
 import sbus
 from sbus.cli.sbusctl.command import sbusctl
 from tests.support.bus import Bus, running_bus
-from tests.support.flood import LOST
 from tests.support.raw_client import RawClient
-from tests.support.threads import wait_until
+from tests.support.threads import Task, wait_until
 from tests.support.users import STRANGER, directory_for_everybody, effective_user, needs_root
 
 USERS = (0, STRANGER, STRANGER - 1) if os.geteuid() == 0 else (os.geteuid(),) * 3
@@ -73,13 +73,6 @@ def said(bus: Bus, capfd: pytest.CaptureFixture[str], *words: str, status: int =
     output, errors = capfd.readouterr()
     assert (found, errors == "") == (status, not status), errors
     return errors if status else output
-
-
-def discarded_and_received(client: RawClient) -> tuple[int, int]:
-    """What a client is told it lost, and what it gets, of all that was sent before now."""
-    packets = client.sync()
-    lost = sum(int(packet.removeprefix(LOST)) for packet in packets if packet.startswith(LOST))
-    return lost, sum(packet.startswith(b"MSG ") for packet in packets)
 
 
 class Scene:
@@ -172,53 +165,25 @@ def test_traffic_is_counted_to_the_message(scene: Scene, ctl: Ctl) -> None:
     assert {worker["pid"] for worker in workers} < set(scene.bus.pids())
 
 
-def test_losses_and_backlogs_are_counted_to_the_message(scene: Scene, ctl: Ctl) -> None:
-    (_, _, publisher), (choosy, patient, _), _ = scene.clients
-    choosy.control(b"!/notices/on")
-    choosy.control(b"blocking/soft/discard")
-    for client in (choosy, patient):
-        client.sub(b"flood")
-        client.sync()
-    sent = 2_000
-    for _ in range(sent):
-        publisher.pub(b"flood", b"x" * 500)
-    publisher.sync()
-    for client in scene.all:
-        if client not in (choosy, patient):
-            client.sync()
+@pytest.mark.parametrize(
+    ("by", "rows"), [("client", 3 * WORKERS), ("user", len(set(USERS))), ("worker", WORKERS)]
+)
+def test_top_shows_who_publishes(scene: Scene, ctl: Ctl, by: str, rows: int) -> None:
+    publisher, *_ = scene.all
+    stop = threading.Event()
 
-    def activities() -> list[dict[str, Any]]:
-        uid = str(USERS[1])
-        listed = [c["activity"] for c in ctl("clients", "--user", uid)["clients"]]
-        return [does for does in listed if does["subscriptions"]]
+    def publish() -> None:
+        while not stop.is_set():
+            publisher.pub(b"k", b"")
 
-    wait_until(lambda: [d["accepted"] for d in activities()] == [sent] * 2, "both were reached")
-    first, second = activities()
-    assert first["soft"] == "discard"
-    assert first["discarded"] > 0
-    assert second["backlog"] > 0
-    assert first["delivered"] + first["discarded"] + first["backlog"] == sent
-    assert second["delivered"] + second["backlog"] == sent
-    assert second["backlog_bytes"] == second["backlog"] * packet_bytes(b"flood", b"x" * 500)
-    lost, received = discarded_and_received(choosy)
-    assert (lost, received) == (first["discarded"], first["delivered"])
-    assert discarded_and_received(patient) == (0, sent)
-
-    def is_settled() -> bool:
-        traffic = ctl("stats")["traffic"]
-        return bool(traffic["backlog"] == 0 and traffic["accepted"] == 2 * sent)
-
-    wait_until(is_settled, "nothing is left in a backlog")
-    traffic = ctl("stats")["traffic"]
-    assert traffic["delivered"] == 2 * sent - lost
-    assert {name: n for name, n in traffic["discarded"].items() if n} == {"soft": lost}
-    user = {u["uid"]: u for u in ctl("users")["users"]}[USERS[1]]
-    assert user["discarded"] == lost
-    assert user["backlog_bytes"] == 0
-    patient.close()
-    choosy.close()
-    wait_until(lambda: ctl("stats")["clients"] == len(scene.all) - 2, "two have left")
-    assert ctl("stats")["traffic"]["undelivered"] == 0
+    task = Task(publish)
+    try:
+        top = ctl("top", "--by", by, "--count", "1", "--interval", "0.2")
+    finally:
+        stop.set()
+        task.join()
+    assert len(top["rows"]) == rows
+    assert sum(row["messages_in_per_second"] > 0 for row in top["rows"]) == 1
 
 
 def test_subscriptions_and_recipients_are_listed(scene: Scene, ctl: Ctl) -> None:

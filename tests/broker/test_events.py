@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from sbus.client.message_joiner import MissedItems
 from tests.support.admin import administer
 from tests.support.block_scene import OPTIONS, SOFT, receive_all, scene_on
 from tests.support.bus import RUN_AS_SELF, SBUSD, Bus, running_bus, sbusd_environment
@@ -180,43 +179,12 @@ def test_the_bus_drains_and_stops(tmp_path: Path) -> None:
         bus.process.wait(TIMEOUT_S)
 
 
-def test_a_slow_watcher_learns_how_many_events_it_missed(bus: Bus) -> None:
-    count = 12_000
-    with events_of(bus) as stream, bus.connect() as client:
-        stream.next("client-connected")
-        for _ in range(count):
-            client.pub(b"!/x", b"")
-        client.sync()
-        shown = missed = 0
-        while shown + missed < count:
-            found = stream.stream.receive_many(TIMEOUT_S)
-            assert found, f"{shown} shown, {missed} missed, of {count}"
-            for one in found:
-                if isinstance(one, MissedItems):
-                    missed += one.count
-                else:
-                    shown += one["event"] == "packet-refused"
-        others = bus.stderr_text().count("slow operation")
-        assert count <= shown + missed <= count + others
-        assert missed
-
-
 def test_that_a_watcher_misses_messages_is_an_event(bus: Bus) -> None:
     with events_of(bus) as stream, messages_of(bus, payload=True), bus.connect() as client:
         for _ in range(1000):
             client.pub(b"a", bytes(20_000))
         client.sync()
         assert stream.next("stream-missed")["worker"] in (0, 1)
-
-
-def test_what_is_logged_goes_to_standard_error(tmp_path: Path) -> None:
-    with running_bus(tmp_path, "--log", "stderr") as bus:
-        with bus.connect() as client:
-            client.send(b"HELLO")
-            client.receive_until_closed()
-        wait_until(lambda: "unknown-word" in bus.stderr_text(), "it is logged")
-        line = next(it for it in bus.stderr_text().splitlines() if "unknown-word" in it)
-        assert line.startswith("sbusd: client of uid ")
 
 
 def test_no_process_waits_for_a_reader_of_standard_error(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from tests.support.admin import administer
 from tests.support.bus import Bus, running_bus
 from tests.support.processes import several_clients
 from tests.support.raw_client import RawClient
-from tests.support.users import STRANGER, as_user, directory_for_everybody, needs_root
 
 REPLY = b"CMSG !/me\0"
 
@@ -64,24 +63,3 @@ def test_a_reply_fits_into_a_packet_of_the_bus(tmp_path: Path) -> None:
         found = ask(clients[0])
         assert found["user"]["connections"] == 30
         assert 0 < len(found["clients"]) < 30
-
-
-@needs_root
-def test_no_client_of_another_user_is_shown() -> None:
-    with (
-        directory_for_everybody() as directory,
-        running_bus(directory, "-go") as bus,
-        several_clients(bus, 2) as (mine, _),
-    ):
-        mine.sub(b"secretly/listening")
-        mine.sync()
-
-        def sees_only_itself() -> bool:
-            with bus.connect() as client:
-                client.sub(b"own")
-                found = ask(client)
-            assert [entry["pattern"] for entry in found["subscriptions"]] == ["own"]
-            assert {client["uid"] for client in found["clients"]} == {STRANGER}
-            return bool(found["user"]["uid"] == STRANGER)
-
-        assert as_user(sees_only_itself)

@@ -17,7 +17,6 @@ import pytest
 from sbus.client.admin import AdminConnection, AdminError
 from sbus.client.message_joiner import MissedItems, MonitoredMessage
 from sbus.client.streams import MessageStream
-from sbus.errors import Disconnected
 from tests.support.block_scene import SOFT, SPREAD, Scenes, receive_all
 from tests.support.bus import Bus, running_bus
 from tests.support.processes import (
@@ -31,7 +30,7 @@ from tests.support.processes import (
 from tests.support.raw_client import RawClient
 from tests.support.secrets import OWN, secret
 from tests.support.streams import TIMEOUT_S, messages_of, messages_to_end
-from tests.support.threads import Task, run_together, wait_until
+from tests.support.threads import run_together, wait_until
 from tests.support.traffic import Stream, flowing
 
 PATTERNS = (b"", b"a/", b"a/*", b"a/b", b"c/*/e", b"c/", b"nothing/here")
@@ -86,24 +85,6 @@ def test_every_message_is_shown_once_with_its_recipients(bus: Bus, seed: int) ->
         own = [payload for _, payload in share]
         shown = [one.payload for one in found]
         assert [payload for payload in shown if payload in own] == own
-
-
-def test_a_message_is_shown_with_its_publisher_and_size(bus: Bus) -> None:
-    with bus.connect() as client, messages_of(bus) as stream:
-        client.pub(b"caf\xc3\xa9/\x1b\xff\\", b"12345")
-        (one,) = messages_to_end(stream, client)
-    assert one.key == "café/\\x1b\\xff\\\\"
-    assert (one.size, one.payload, one.recipients) == (5, None, 0)
-    assert (one.gid, one.uid, one.pid) == (os.getegid(), os.geteuid(), os.getpid())
-    assert one.program == Path("/proc/self/comm").read_text().removesuffix("\n")
-
-
-def test_only_matching_messages_are_shown(bus: Bus) -> None:
-    with bus.connect() as client, messages_of(bus, b"a/", b"the/end", b"c/*/e") as stream:
-        for key in (*KEYS, b"a", b"a/"):
-            client.pub(key, b"")
-        found = messages_to_end(stream, client)
-    assert [one.key for one in found] == ["a/b", "a/c", "c/d/e", "a/"]
 
 
 def test_two_watchers_see_their_own_patterns(bus: Bus) -> None:
@@ -256,14 +237,3 @@ def test_an_impossible_watch_is_refused(bus: Bus) -> None:
                 MessageStream(connection, [pattern])
             assert refused.value.code == "bad-request"
             assert MessageStream(connection, [b"x"]).unanswered == []
-
-
-def test_the_end_of_the_bus_ends_a_stream(tmp_path: Path) -> None:
-    with running_bus(tmp_path) as bus:
-        with AdminConnection(bus.address) as connection:
-            stream = MessageStream(connection)
-            ending = Task(lambda: bus.process.send_signal(signal.SIGTERM))
-            with pytest.raises(Disconnected, match=r"^the bus ends, or is restarted$"):
-                stream.receive_many(TIMEOUT_S)
-            ending.join()
-        bus.process.wait(TIMEOUT_S)
