@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import pytest
-
 from sbus.unix.user_names import local_user_names
 from tests.support.bus import Bus, running_bus
 from tests.support.processes import clients_on_each
@@ -69,12 +67,6 @@ def test_user_who_may_not_connect_is_told_whatever_it_has_sent_and_logged(tmp_pa
         done = bus.sbusctl("whoami")
         assert done.returncode == 1
         assert b"you may not connect to this bus (not-admitted)" in done.stderr
-
-
-def test_dot_dialect_sends_no_reason(tmp_path: Path) -> None:
-    rules = '[[rules]]\ndeny = ["connect"]'
-    with bus_with(tmp_path, rules, "--dialect", "dot", workers=1) as bus:
-        assert last_words(bus.address) == []
 
 
 @needs_root
@@ -222,14 +214,3 @@ def test_rules_of_one_user_do_not_hide_anything_from_others() -> None:
 
 
 # -- secret messages -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("keyed", [True, False])
-def test_only_rules_without_keys_apply_to_secret_messages(tmp_path: Path, keyed: bool) -> None:
-    keys = 'keys = ["*/", "*"]' if keyed else ""
-    rules = f'[[rules]]\ndeny = ["publish", "subscribe"]\n{keys}'
-    with bus_with(tmp_path, rules, workers=1) as bus, noticing(bus) as client:
-        client.sub(b"!/cred////a")
-        client.pub(b"!/cred////a", b"")
-        received = client.sync()
-    assert received == ([b"MSG !/cred////a\0"] if keyed else [NO_SUBSCRIBING, NO_PUBLISHING])

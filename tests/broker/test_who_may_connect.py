@@ -110,28 +110,12 @@ def test_users_are_given_by_name_and_the_owner_may_always_connect(directory: Pat
 # -- an abstract address: no mode ------------------------------------------------------------------
 
 
-def test_abstract_address_is_for_the_bus_s_own_user(directory: Path) -> None:
-    with bus_of(directory, *ABSTRACT) as bus:
-        assert is_served(bus.address)
-        assert not as_user(lambda: is_served(bus.address))
-        assert not as_user(lambda: is_served(bus.address), gid=OWN_GID)
-
-
 def test_abstract_address_is_for_the_group_with_g(directory: Path) -> None:
     with bus_of(directory, *ABSTRACT, "-g") as bus:
         assert is_served(bus.address)
         assert as_user(lambda: is_served(bus.address), gid=OWN_GID)
         assert as_user(lambda: is_served(bus.address), groups=[OWN_GID])
         assert not as_user(lambda: is_served(bus.address))
-
-
-@pytest.mark.parametrize("options", [("-o",), ("-go",)])
-def test_abstract_address_is_for_everybody_with_o(
-    directory: Path, options: tuple[str, ...]
-) -> None:
-    with bus_of(directory, *ABSTRACT, *options) as bus:
-        assert is_served(bus.address)
-        assert as_user(lambda: is_served(bus.address))
 
 
 def test_a_stranger_at_an_abstract_address_reads_why_whatever_it_has_sent(directory: Path) -> None:
@@ -148,13 +132,6 @@ def reads_why(address: str) -> bool:
                 client.send(b"MSG a\0b")
         (packet,) = client.receive_until_closed()
     return packet.startswith(b"CMSG !/error\0not-admitted ")
-
-
-def test_users_of_an_abstract_address_are_those_named(directory: Path) -> None:
-    with bus_of(directory, *ABSTRACT, "-g", "-u", str(STRANGER)) as bus:
-        assert is_served(bus.address)
-        assert as_user(lambda: is_served(bus.address))
-        assert not as_user(lambda: is_served(bus.address), uid=STRANGER - 1, gid=OWN_GID)
 
 
 def test_refused_connections_do_not_count_for_exit_when_empty(directory: Path) -> None:
