@@ -7,7 +7,6 @@ doubled nor reordered (docs/protocol.md, "Promises", 5).
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -28,9 +27,6 @@ from tests.support.threads import wait_until
 from tests.support.traffic import Stream, flowing
 
 GONE_SECONDS_MAX = 60.0
-LOST = b"CMSG !/lost\0"
-DELAYS_SECONDS = (0.1, 0.2, 0.4, 0.8)
-"""Of successors that die within a second."""
 
 
 def kill_worker(bus: Bus, worker: int, signum: signal.Signals = signal.SIGKILL) -> int:
@@ -62,16 +58,6 @@ def replace_worker(bus: Bus, worker: int, signum: signal.Signals = signal.SIGKIL
     let_turns_end(bus)
     died = kill_worker(bus, worker, signum)
     wait_until(partial(is_replaced, bus, worker, died), f"worker {worker} lives again")
-
-
-def test_a_worker_that_is_told_to_end_by_mistake_continues_to_serve(bus: Bus) -> None:
-    """Only the front obeys SIGTERM."""
-    with clients_on_each(bus, 2) as places:
-        pid = worker_pids(bus)[1]
-        os.kill(pid, signal.SIGTERM)
-        for (client,) in places:
-            client.whoami()
-        assert worker_pids(bus)[1] == pid
 
 
 def test_a_client_that_leaves_meanwhile_is_forgotten(tmp_path: Path) -> None:
@@ -142,21 +128,6 @@ def test_the_pause_at_a_death_can_be_measured(tmp_path: Path) -> None:
     """The successor replies to all, and has all subscriptions; the measurement checks both."""
     pause = measure_pause(tmp_path, clients=20, subscriptions=3)
     assert 0 < pause.first_ms <= pause.median_ms <= pause.last_ms
-
-
-def test_a_worker_that_keeps_dying_is_replaced_less_often(tmp_path: Path) -> None:
-    """Its clients wait, and are served in the end. Meanwhile nobody knows what they lose."""
-    with running_bus(tmp_path, workers=2) as bus, clients_on_each(bus, 2) as ((own,), (other,)):
-        own.control(b"!/notices/on")
-        own.sub(b"k")
-        own.whoami()
-        began_at = time.monotonic()
-        for _ in range(4):
-            replace_worker(bus, 0)
-        assert time.monotonic() - began_at > sum(DELAYS_SECONDS)
-        assert LOST + b"?" in own.sync()
-        other.pub(b"k", b"payload")
-        assert own.receive() == b"MSG k\0payload"
 
 
 def test_no_descriptor_leaks(tmp_path: Path) -> None:

@@ -1,12 +1,10 @@
 """Where the admin socket of a bus is, who may use it, and that nothing is left of it."""
 
 import os
-import secrets
 import socket
 import stat
 from pathlib import Path
 
-from sbus.unix.address import admin_address, parse_address
 from tests.support.admin import Admin
 from tests.support.bus import (
     SBUSD,
@@ -54,12 +52,6 @@ def test_an_option_turns_it_off(tmp_path: Path) -> None:
             client.whoami()
 
 
-def test_an_abstract_address_has_a_derived_admin_name(tmp_path: Path) -> None:
-    address = f"/dev/unix/abstract/00{secrets.token_hex(16)}"
-    with bus_of(tmp_path, "-fa", address, "--workers=1", address=address) as bus:
-        assert is_administered_at(admin_address(parse_address(bus.address)).sockaddr())
-
-
 @needs_root
 def test_only_members_of_its_group_may_use_it() -> None:
     other = STRANGER - 1
@@ -99,18 +91,6 @@ def test_an_existing_socket_is_replaced_only_on_request(tmp_path: Path) -> None:
         assert is_administered_at(str(admin))
         stop(bus)
     assert not os.path.lexists(admin)
-
-
-def test_it_is_beside_a_socket_that_was_passed(tmp_path: Path) -> None:
-    path = str(tmp_path / "passed")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as passed:
-        passed.bind(path)
-        number = passed.fileno()
-        arguments = ("-fa", f"/dev/fd/{number}", "--workers=1")
-        with bus_of(tmp_path, *arguments, address=path, pass_fds=[number]) as bus:
-            assert is_administered_at(f"{path}.admin")
-            stop(bus)
-    assert not os.path.lexists(f"{path}.admin")
 
 
 def test_a_passed_bus_without_a_writable_directory_has_none(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ import pytest
 from sbus.bench.proc import process_tree
 from tests.support.bus import (
     SBUSD,
-    START_SECONDS_MAX,
     STOP_SECONDS_MAX,
     await_file,
     has_released_output,
@@ -107,24 +106,6 @@ def test_terminal_is_released(tmp_path: Path) -> None:
 
 
 # -- the pidfile -----------------------------------------------------------------------------------
-
-
-def test_a_file_that_is_no_pidfile_is_an_error_and_stays(tmp_path: Path) -> None:
-    (tmp_path / "pid").write_text("precious")
-    done = subprocess.run(
-        [*SBUSD, "-a", "bus", "-p", "pid"],
-        capture_output=True,
-        timeout=START_SECONDS_MAX,
-        cwd=tmp_path,
-        env=sbusd_environment(),
-        check=False,
-    )
-    assert done.returncode == 1
-    assert done.stdout == b""
-    line = done.stderr.decode()
-    assert re.fullmatch(r"sbusd: /.*/pid exists and is not a pidfile\n", line), line
-    assert (tmp_path / "pid").read_text() == "precious"
-    assert os.listdir(tmp_path) == ["pid"]
 
 
 def test_no_pidfile_at_dev_null(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from sbus.unix.address import admin_address, parse_address
+from tests.support.admin import Admin
 from tests.support.bus import (
     RUN_AS_SELF,
     SBUSD,
@@ -78,6 +80,8 @@ def test_life_at_a_random_abstract_address(tmp_path: Path, command: tuple[str, .
         assert set(digits) <= set("0123456789abcdef")
         with bus.connect() as client:
             live(client)
+        with Admin(admin_address(parse_address(bus.address)).sockaddr()) as admin:
+            assert admin.ask("version")["pid"] == bus.process.pid
         stop(bus, signal.SIGINT)
     assert bus.stderr_text() == ""
 
@@ -92,7 +96,10 @@ def test_life_on_a_socket_that_is_passed_down(tmp_path: Path, path: str) -> None
             passed.close()
             with bus.connect() as client:
                 live(client)
+            with Admin(f"{path}.admin") as admin:
+                assert admin.ask("version")["pid"] == bus.process.pid
             stop(bus, signal.SIGINT)
+    assert not os.path.lexists(f"{path}.admin")
     assert mode_of(path) == 0o750, "a socket that was passed down is not this bus's to change"
     warnings = bus.stderr_text().splitlines()
     assert len(warnings) == 2
@@ -131,26 +138,7 @@ def test_life_by_the_long_names_of_the_options(tmp_path: Path, path: str) -> Non
         assert bus.process.wait(STOP_SECONDS_MAX) == 0
 
 
-def test_limits_of_the_command_line_are_in_force(tmp_path: Path) -> None:
-    with running_bus(tmp_path, "--limit", "packet_bytes_max=1000") as bus, bus.connect() as client:
-        client.sub(b"")
-        largest = b"MSG k\0" + bytes(1000 - 6)
-        client.send(largest)
-        assert client.receive() == largest
-        client.send(largest + b"\0")
-        assert client.receive_until_closed() == []
-
-
 # -- the ends of a bus -----------------------------------------------------------------------------
-
-
-def test_a_signal_ends_it_in_order(tmp_path: Path) -> None:
-    with running_bus(tmp_path, command=SBUSD) as bus, bus.connect() as client:
-        client.whoami()
-        stop(bus, signal.SIGTERM)
-        assert client.receive_until_closed() == []
-        assert not os.path.lexists(bus.address)
-    assert bus.stderr_text() == ""
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -200,20 +188,6 @@ def test_file_that_another_bus_put_in_its_place_is_not_removed(tmp_path: Path) -
             with newer.connect() as client:
                 live(client)
         assert not os.path.lexists(older.address)
-
-
-def test_exit_when_empty_waits_for_the_last_client(tmp_path: Path) -> None:
-    with running_bus(tmp_path, "-c", command=SBUSD) as bus:
-        with bus.connect() as last:
-            with bus.connect() as first:
-                first.whoami()
-                last.whoami()
-            last.sub(b"k")
-            last.pub(b"k", b"still here")
-            assert last.receive() == b"MSG k\0still here"
-            assert bus.process.poll() is None
-        assert bus.process.wait(STOP_SECONDS_MAX) == 0
-        assert not os.path.lexists(bus.address)
 
 
 # -- readiness -------------------------------------------------------------------------------------

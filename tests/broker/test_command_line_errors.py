@@ -47,16 +47,6 @@ def test_error_is_one_line_and_a_status(
         assert os.listdir(tmp_path) == []
 
 
-def test_existing_file_is_named_and_stays(tmp_path: Path) -> None:
-    (tmp_path / "bus").write_text("precious")
-    done = run_sbusd(tmp_path, "-fa", "bus")
-    assert done.returncode == 1
-    assert done.stderr == (
-        "sbusd: bus exists and is not a socket: remove it, or name another address\n"
-    )
-    assert (tmp_path / "bus").read_text() == "precious"
-
-
 def test_bus_that_cannot_start_says_so_once(tmp_path: Path) -> None:
     """No kernel carries packets of that size, which only the broker itself finds out."""
     for in_foreground in ([], ["-f"]):

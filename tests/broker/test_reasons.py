@@ -4,15 +4,13 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import pytest
 
 from tests.support.admin import administer
-from tests.support.bus import Bus, running_bus
+from tests.support.bus import Bus
 from tests.support.processes import (
     clients_on_each,
-    fork_server_pid,
     several_clients,
     stopped,
     worker_pids,
@@ -23,7 +21,6 @@ from tests.support.streams import events_of
 ERROR = b"CMSG !/error\0"
 STOPPING = ERROR + b"stopping the bus ends, or is restarted"
 DRAINING = ERROR + b"draining the bus was drained, and the time for clients to leave is over"
-FAILED = ERROR + b"bus-failed a process of the bus has failed, and the bus ends"
 GONE_SECONDS_MAX = 60.0
 LARGE = b"MSG k\0" + b"x" * 100_000
 
@@ -128,15 +125,6 @@ def test_a_client_that_reads_in_time_is_told_behind_what_it_had_not_read(bus: Bu
         assert packets[-1] == STOPPING
         assert set(packets[:-1]) == {LARGE}
         assert bus.process.wait(GONE_SECONDS_MAX) == 0
-
-
-@pytest.mark.parametrize("part", ["front", "fork server"])
-def test_a_bus_that_fails_says_so(tmp_path: Path, part: str) -> None:
-    with running_bus(tmp_path, workers=2) as bus, clients_with_notices(bus, 4) as clients:
-        os.kill(bus.process.pid if part == "front" else fork_server_pid(bus), signal.SIGKILL)
-        for client in clients:
-            assert client.receive_until_closed() == [FAILED]
-        bus.process.wait(GONE_SECONDS_MAX)
 
 
 # -- one client's connection ends ------------------------------------------------------------------

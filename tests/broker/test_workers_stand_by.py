@@ -57,17 +57,6 @@ def test_what_all_workers_answer_begins_them_all(bus: Bus) -> None:
         assert serving(bus) == WORKERS
 
 
-def test_messages_cross_to_a_worker_that_has_begun_later(bus: Bus) -> None:
-    with bus.connect() as publisher:
-        publisher.pub(b"a", b"nobody is there")
-        publisher.sync()
-        with bus.connect() as subscriber:
-            subscriber.sub(b"a")
-            subscriber.sync()
-            publisher.pub(b"a", b"somebody is there")
-            assert subscriber.receive() == b"MSG a\0somebody is there"
-
-
 def test_a_successor_begins_at_once(bus: Bus) -> None:
     with bus.connect() as client:
         client.sub(b"a")

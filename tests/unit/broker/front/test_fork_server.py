@@ -5,7 +5,6 @@ import os
 import select
 import signal
 import socket
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -35,9 +34,6 @@ def obey(number: int, link: socket.socket, is_first: bool) -> None:
             raise RuntimeError("a bug")
         elif word == b"files":
             link.send(b"%d" % len(os.listdir("/proc/self/fd")))
-        elif word == b"name":
-            with open("/proc/self/comm", "rb") as comm:
-                link.send(comm.read().strip())
         else:
             return
 
@@ -105,19 +101,6 @@ def test_a_worker_whose_pidfd_cannot_be_passed_is_killed(monkeypatch: pytest.Mon
         assert isinstance(forked, WorkerForked)
         assert forked.pidfd == -1
         assert event(server) == WorkerExited(3, forked.pid, signal.SIGKILL)
-
-
-def test_a_worker_has_its_number_and_its_link() -> None:
-    with running_server(obey) as server:
-        forked = [fork(server, number) for number in (3, 5)]
-        for (worker, link), number in zip(forked, (3, 5), strict=True):
-            with link:
-                link.send(b"number")
-                assert link.recv(100) == b"%d" % number
-                link.send(b"name")
-                assert link.recv(100) == b"sbusd-worker-%d" % number
-                signal.pidfd_send_signal(worker.pidfd, 0)
-                os.close(worker.pidfd)
 
 
 @pytest.mark.parametrize(
@@ -198,24 +181,6 @@ def test_no_worker_outlives_the_fork_server(read: bool) -> None:
             assert has_ended(worker.pidfd, 0), "it had ended before stop() returned"
             os.close(worker.pidfd)
             link.close()
-
-
-def test_a_stopped_fork_server_is_ended() -> None:
-    with running_server(stay) as server:
-        os.kill(server.pid, signal.SIGSTOP)
-        began_at = time.monotonic()
-        server.stop()
-        assert time.monotonic() - began_at < SOON_SECONDS
-        with pytest.raises(ProcessLookupError):
-            os.kill(server.pid, 0)
-
-
-def test_the_end_of_the_fork_server_is_noticed() -> None:
-    with running_server(stay) as server:
-        with pytest.raises(BlockingIOError):
-            server.receive()
-        os.kill(server.pid, signal.SIGKILL)
-        assert event(server) is None
 
 
 def test_the_fork_server_keeps_nothing_that_it_was_told_to_close() -> None:

@@ -39,14 +39,6 @@ class Scene:
         self.shutdown.check_empty()
 
 
-async def test_a_bus_without_clients_goes_on(nursery: trio.Nursery) -> None:
-    scene = Scene(nursery)
-    scene.disconnect()
-    await trio.testing.wait_all_tasks_blocked()
-    assert not scene.has_ended
-    nursery.cancel_scope.cancel()
-
-
 async def test_the_last_client_ends_a_bus_that_exits_when_empty(nursery: trio.Nursery) -> None:
     scene = Scene(nursery, exit_when_empty=True)
     scene.shutdown.check_empty()
