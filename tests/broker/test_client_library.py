@@ -38,44 +38,6 @@ async def test_a_message_reaches_a_client_that_subscribed_and_synced(bus: Bus) -
             assert listener.statistics().messages == 0
 
 
-@on_both_event_loops
-async def test_one_task_iterates_while_others_query_and_publish(bus: Bus) -> None:
-    seen: list[bytes] = []
-
-    async def iterate(client: sbus.Connection[sbus.Message]) -> None:
-        async for message in client:
-            if message.key == b"end":
-                return
-            seen.append(message.payload)
-
-    with anyio.fail_after(TIMEOUT_S):
-        async with sbus.connect(bus.address) as client:
-            await client.subscribe("")
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(iterate, client)
-                for number in range(100):
-                    await client.publish("number", str(number))
-                    await client.sync()
-                    identity = await client.whoami()
-                    assert (identity.gid, identity.uid, identity.pid) == IDENTITY
-                await client.publish("end")
-    assert seen == [str(number).encode() for number in range(100)]
-
-
-async def test_misbehaviour_ends_with_the_reason(bus: Bus) -> None:
-    with anyio.fail_after(TIMEOUT_S):
-        async with sbus.connect(bus.address) as client:
-            with pytest.raises(sbus.PacketRefused, match="key-too-long"):
-                await client.publish("k" * 5000)
-            await client.sync()
-        async with sbus.connect(bus.address, key_bytes_max=6_000) as client:
-            await client.publish("k" * 5000)
-            with pytest.raises(sbus.Disconnected, match="key-too-long"):
-                await client.sync()
-            with pytest.raises(sbus.Disconnected, match="key-too-long"):
-                await client.publish("a")
-
-
 async def test_a_bus_of_the_dot_dialect_is_named_as_what_may_have_hung_up(tmp_path: Path) -> None:
     with running_bus(tmp_path, "--dialect", "dot") as bus, anyio.fail_after(TIMEOUT_S):
         with pytest.raises(sbus.Disconnected, match="connect with dialect='dot'"):

@@ -196,15 +196,6 @@ def test_a_service_of_less_is_not_in_the_way_of_one_of_all(bus: Bus) -> None:
             serving.result(TIMEOUT_S)
 
 
-def test_without_a_service_joining_is_a_timeout(bus: Bus) -> None:
-    with (
-        sbus.blocking.connect(bus.address) as client,
-        pytest.raises(TimeoutError),
-        client.last_values("a/", timeout_seconds=0.1),
-    ):
-        raise AssertionError("there is no snapshot")
-
-
 @pytest.mark.parametrize("pattern", ["a" * 4_090, "/".join("a" * 128), "!/presence/*/*"])
 def test_a_pattern_without_a_key_for_its_requests_is_refused_before_it_is_sent(
     bus: Bus, pattern: str

@@ -76,21 +76,6 @@ async def test_a_request_that_nobody_receives_fails_at_once(bus: Bus) -> None:
                 assert (await messages.receive()).key == b"nobody"
 
 
-def test_the_blocking_client_asks_and_answers(bus: Bus) -> None:
-    with (
-        sbus.blocking.connect(bus.address) as server,
-        sbus.blocking.connect(bus.address) as client,
-        server.requests("upper") as requests,
-        ThreadPoolExecutor(1) as executor,
-    ):
-        answer = executor.submit(client.request, "upper", b"abc")
-        request = requests.receive(timeout_seconds=TIMEOUT_S)
-        request.reply(request.payload.upper(), timeout_seconds=TIMEOUT_S)
-        assert answer.result(TIMEOUT_S) == b"ABC"
-        with pytest.raises(sbus.NobodyListens):
-            client.request("lower", b"ABC", timeout_seconds=None)
-
-
 def test_no_request_and_no_answer_ends_an_answerer(bus: Bus) -> None:
     with (
         sbus.blocking.connect(bus.address) as server,

@@ -48,22 +48,6 @@ async def test_tasks_that_iterate_together_each_see_all_their_messages(bus: Bus)
 
 
 @on_both_event_loops
-async def test_a_task_that_does_not_take_its_messages_holds_no_other_back(bus: Bus) -> None:
-    with anyio.fail_after(TIMEOUT_S):
-        async with (
-            sbus.connect(bus.address, losses="report", inbox_messages_max=100) as client,
-            client.subscription("a") as slow,
-            client.subscription("a") as fast,
-            sbus.connect(bus.address) as speaker,
-        ):
-            for number in range(500):
-                await speaker.publish("a", str(number))
-                assert await fast.receive() == sbus.Message(b"a", str(number).encode())
-            items = await slow.receive_many()
-            assert items[100:] == [sbus.Lost(400)]
-
-
-@on_both_event_loops
 async def test_a_lost_connection_is_a_gap_in_each(tmp_path: Path) -> None:
     with anyio.fail_after(TIMEOUT_S):
         with running_bus(tmp_path) as bus:

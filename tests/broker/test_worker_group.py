@@ -168,20 +168,6 @@ def small_bus(tmp_path: Path) -> Iterator[Bus]:
 
 
 @on_both_event_loops
-async def test_two_groups_each_do_all_jobs(bus: Bus) -> None:
-    with anyio.fail_after(TIMEOUT_S):
-        async with (
-            sbus.connect(bus.address, sender=True) as one,
-            sbus.connect(bus.address, sender=True) as other,
-            one.worker_group("g", "jobs") as first,
-            other.worker_group("g.h", "jobs") as second,
-        ):
-            await one.publish("jobs", "x")
-            assert (await first.receive()).payload == b"x"
-            assert (await second.receive()).payload == b"x"
-
-
-@on_both_event_loops
 async def test_a_client_without_senders_is_no_member(bus: Bus) -> None:
     with anyio.fail_after(TIMEOUT_S):
         async with sbus.connect(bus.address) as client:

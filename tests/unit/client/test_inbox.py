@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbus.client.inbox import Inbox, InboxFull
+from sbus.client.inbox import Inbox
 from sbus.client.message_queue import Lost, MessageQueue
 from sbus.client.requests import WhoamiBarrier
 from sbus.errors import BusError, Disconnected, MessagesLost, PacketRefused, ProtocolViolation
@@ -91,13 +91,6 @@ class TestMessagesThatAreTakenInTogether:
 
 
 class TestLosses:
-    def test_whose_number_the_bus_does_not_know_have_no_count(self) -> None:
-        inbox = make_inbox()
-        feed(inbox, b"CMSG !/lost\x00?")
-        with pytest.raises(MessagesLost) as caught:
-            inbox.take(inbox.own)
-        assert caught.value.count is None
-
     def test_end_a_batch_and_begin_the_next(self) -> None:
         inbox = make_inbox()
         feed(inbox, b"MSG a\x001", b"CMSG !/lost\x003", b"MSG a\x002")
@@ -138,13 +131,6 @@ class TestRefusals:
             inbox.raise_errors()
         inbox.raise_errors()
         assert inbox.statistics().packets_refused == 5
-
-    def test_come_first_in_a_batch_too(self) -> None:
-        inbox = make_inbox()
-        feed(inbox, b"MSG a\x001", b"CMSG !/error\0reserved no")
-        with pytest.raises(PacketRefused):
-            inbox.take_many(inbox.own, 10)
-        assert inbox.take_many(inbox.own, 10) == [Message(b"a", b"1")]
 
 
 class TestEnd:
@@ -187,16 +173,6 @@ class TestEnd:
         with pytest.raises(Disconnected, match=f"because .{code}"):
             inbox.take(inbox.own)
 
-    def test_has_no_reason_when_the_last_packet_was_none(self) -> None:
-        inbox = make_inbox()
-        feed(inbox, b"CMSG !/error\0reserved no", b"MSG a\x001")
-        inbox.feed_end_of_connection()
-        with pytest.raises(PacketRefused):
-            inbox.take(inbox.own)
-        assert inbox.take(inbox.own) == Message(b"a", b"1")
-        with pytest.raises(Disconnected, match=r"^the bus closed the connection$"):
-            inbox.take(inbox.own)
-
     @pytest.mark.parametrize("packet", [b"HELLO", b"MSG without NUL", b"SUB a", b"CMSG x"])
     def test_is_what_a_packet_brings_that_no_bus_sends(self, packet: bytes) -> None:
         inbox = make_inbox()
@@ -220,17 +196,6 @@ class TestEnd:
 
 
 class TestBounds:
-    def test_so_many_messages(self) -> None:
-        inbox = make_inbox(messages_max=2)
-        feed(inbox, b"MSG a\x00")
-        inbox.raise_full()
-        feed(inbox, b"MSG a\x00")
-        assert not inbox.has_room
-        with pytest.raises(InboxFull, match="inbox_messages_max"):
-            inbox.raise_full()
-        inbox.take(inbox.own)
-        inbox.raise_full()
-
     def test_so_many_bytes_of_keys_and_payloads(self) -> None:
         inbox = make_inbox(bytes_max=10)
         feed(inbox, b"MSG abcd\0efghi")

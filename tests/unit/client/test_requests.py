@@ -5,12 +5,9 @@ import pytest
 from sbus.client.requests import (
     EchoBarrier,
     Identity,
-    WhoamiBarrier,
-    barrier_of,
     parse_identity,
 )
 from sbus.errors import ProtocolViolation
-from sbus.protocol.keys import DOT, SLASH
 
 
 class TestIdentity:
@@ -45,45 +42,11 @@ class TestIdentity:
             parse_identity(payload)
 
 
-class TestSlash:
-    def test_greets_by_asking_for_notices_and_asks_whoami(self) -> None:
-        barrier = barrier_of(SLASH)
-        assert barrier.greeting == b"CMSG !/notices/on"
-        assert barrier.encode() == b"CMSG !/cred/whoami"
-        assert barrier.echo_key is None
-
-    def test_a_reply_settles_the_oldest_request(self) -> None:
-        barrier = WhoamiBarrier()
-        first = barrier.sent(barrier.encode())
-        second = barrier.sent(barrier.encode())
-        assert not barrier.is_settled(first)
-        barrier.replied(b"!/cred/1/2/3")
-        assert barrier.is_settled(first)
-        assert not barrier.is_settled(second)
-        barrier.replied(b"!/cred/1/2/3")
-        assert barrier.is_settled(second)
-
-    def test_the_reply_to_an_abandoned_request_settles_no_other(self) -> None:
-        barrier = WhoamiBarrier()
-        barrier.abandon(barrier.sent(barrier.encode()))
-        second = barrier.sent(barrier.encode())
-        barrier.replied(b"!/cred/1/2/3")
-        assert not barrier.is_settled(second)
-
-
 def _token(request: bytes) -> bytes:
     return request.partition(b"\0")[2]
 
 
 class TestDot:
-    def test_greets_by_subscribing_to_a_key_of_its_own(self) -> None:
-        barrier, other = barrier_of(DOT), barrier_of(DOT)
-        assert barrier.echo_key
-        assert b"*" not in barrier.echo_key
-        assert barrier.greeting == b"SUB " + barrier.echo_key
-        assert barrier.encode().startswith(b"MSG " + barrier.echo_key + b"\0")
-        assert barrier.echo_key != other.echo_key
-
     def test_a_reply_settles_its_request_and_those_before(self) -> None:
         barrier = EchoBarrier(b".")
         requests = [barrier.encode() for _ in range(3)]
