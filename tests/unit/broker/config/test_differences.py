@@ -1,7 +1,6 @@
 """What a running bus can change: every option and limit either can or needs a restart.
 
-The sets here repeat the sources on purpose: the tests fail for a new option or limit until it is in
-one of them, which takes a decision.
+Which ones can: `tests/broker/test_reload_settings.py`.
 """
 
 from typing import Any
@@ -14,35 +13,13 @@ from sbus.broker.config.access_policy import AccessRule, Permission
 from sbus.broker.config.differences import changes
 from sbus.broker.config.resolution import Configuration
 from sbus.broker.config.settings import BusSettings
-from sbus.bus_options import OPTIONS
-from sbus.limits import Limits, UserLimits
+from sbus.bus_options import OPTIONS, reloadable_options
+from sbus.limits import RELOADABLE_LIMITS, Limits
 from sbus.protocol.controls import FloodControl, Hard
 
-LIVE_BUS = {"users", "exit_when_empty", "soft", "hard", "order"}
-RESTART_BUS = {
-    *("address", "foreground", "pidfile", "replace", "admin_address", "admin_group"),
-    *("run_as", "disconnect_descriptors", "workers", "placement", "dialect", "log"),
-}
-MODE = {"group", "others"}
+LIVE_BUS = reloadable_options(without_mode=False)
+MODE = reloadable_options(without_mode=True) - LIVE_BUS
 OPTION_NAMES = [option.name for option in OPTIONS]
-LIVE_LIMITS = {
-    *(f"user_{name}" for name in UserLimits.__struct_fields__),
-    *("client_subscription_bytes_max", "bus_subscription_bytes_max", "bus_backlog_bytes_max"),
-    *("bus_match_steps_max", "socket_buffer_bytes", "backlog_messages_max", "backlog_bytes_max"),
-    *("fan_out_us_max", "quantum_units"),
-    *("route_cache_bytes_max", "rule_cache_bytes_max", "drain_packets_max"),
-    *("handoff_clients_max", "watchers_max", "stop_seconds_max", "log_interval_seconds"),
-    *("worker_busy_percent_max", "client_moves_per_second_max"),
-}
-RESTART_LIMITS = {
-    # Promises to clients.
-    *("packet_bytes_max", "key_bytes_max", "key_segments_max"),
-    *("pattern_bytes_max", "pattern_segments_max"),
-    # The memory's layout.
-    *("log_bytes", "table_bytes", "users_max", "blocking_clients_max", "held_window_seconds"),
-    *("batch_packets_max", "batch_bytes_max"),  # a log has room for so many of them
-    "worker_silence_seconds_max",  # all processes must agree
-}
 
 
 def configuration(**more: Any) -> Configuration:
@@ -61,13 +38,6 @@ def with_option(field: str, *, checks_group: bool = False) -> Configuration:
 def with_settings(**more: Any) -> Configuration:
     before = configuration()
     return replace(before, settings=replace(before.settings, **more))
-
-
-def test_every_option_and_limit_is_in_one_set() -> None:
-    assert not LIVE_BUS & RESTART_BUS
-    assert set(OPTION_NAMES) == LIVE_BUS | RESTART_BUS | MODE
-    assert not LIVE_LIMITS & RESTART_LIMITS
-    assert set(Limits.__struct_fields__) == LIVE_LIMITS | RESTART_LIMITS
 
 
 def test_equal_configurations_have_no_differences() -> None:
@@ -94,7 +64,7 @@ def test_each_option(field: str, checks_group: bool) -> None:
 def test_each_limit(field: str) -> None:
     value = getattr(Limits(), field) + 1
     found = changes(configuration(), with_settings(limits=Limits(**{field: value})))
-    live = field in LIVE_LIMITS
+    live = field in RELOADABLE_LIMITS
     assert (found.applied, found.needs_restart) == (
         ([f"limits.{field}"], []) if live else ([], [f"limits.{field}"])
     )

@@ -322,10 +322,3 @@ def test_a_missing_package_is_reported_with_the_command_that_installs_it(
     outcome = CliRunner().invoke(metrics, [], obj=(None, {}))
     assert isinstance(outcome.exception, ConfigurationError)
     assert str(outcome.exception).endswith("pip install 'sbusd[metrics]'")
-
-
-def test_users_are_identified_by_uid() -> None:
-    """Two users may have the same name."""
-    for family in FAMILIES:
-        if family.name.startswith("sbus_user_"):
-            assert family.labels[:2] == ("uid", "user")
