@@ -14,9 +14,9 @@ import pytest
 TESTS = Path(__file__).resolve().parents[1]
 
 RATCHETS = {
-    "private attributes": 274,
-    "patched attributes": 206,
-    "sleeps": 65,
+    "private attributes": 249,
+    "patched attributes": 205,
+    "sleeps": 50,
 }
 _OWN = {"self", "cls"}
 _PATCHING = {"object", "dict", "multiple"}

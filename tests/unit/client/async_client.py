@@ -39,26 +39,26 @@ class AsyncClient:
         self._link.inbox.refusals.share()  # each call has a task of its own
         self._bus = Connection(self._io)
         try:
-            self._call(self._io.open, timeout_seconds=timeout_seconds)
+            self.call(self._io.open, timeout_seconds=timeout_seconds)
         except BaseException as error:
             self.__exit__(type(error), error, error.__traceback__)
             raise
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        return partial(self._call, getattr(self._bus, name))
+        return partial(self.call, getattr(self._bus, name))
 
-    def _call(
+    def call(
         self,
         method: Callable[..., Any],
         *arguments: object,
         timeout_seconds: float | None = None,
         **options: object,
     ) -> Any:
-        async def call() -> Any:
+        async def in_time() -> Any:
             with anyio.fail_after(math.inf if timeout_seconds is None else timeout_seconds):
                 return await method(*arguments, **options)
 
-        return self._portal.call(call)
+        return self._portal.call(in_time)
 
     @contextmanager
     def subscription(self, *patterns: bytes | str) -> Iterator["AsyncSubscription"]:
@@ -98,7 +98,7 @@ class AsyncClient:
 
     def __next__(self) -> Any:
         try:
-            return self._call(self._bus.__anext__)
+            return self.call(self._bus.__anext__)
         except StopAsyncIteration:
             raise StopIteration from None
 
@@ -111,14 +111,14 @@ class AsyncSubscription:
         self._subscription = subscription
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        return partial(self._client._call, getattr(self._subscription, name))
+        return partial(self._client.call, getattr(self._subscription, name))
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Any:
         try:
-            return self._client._call(self._subscription.__anext__)
+            return self._client.call(self._subscription.__anext__)
         except StopAsyncIteration:
             raise StopIteration from None
 
@@ -131,7 +131,7 @@ class AsyncRequests:
         self._requests = requests
 
     def receive(self, *, timeout_seconds: float | None = None) -> "AsyncRequest":
-        request = self._client._call(self._requests.receive, timeout_seconds=timeout_seconds)
+        request = self._client.call(self._requests.receive, timeout_seconds=timeout_seconds)
         return AsyncRequest(self._client, request)
 
 
@@ -145,4 +145,4 @@ class AsyncRequest:
         self.payload = request.payload
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        return partial(self._client._call, getattr(self._request, name))
+        return partial(self._client.call, getattr(self._request, name))

@@ -113,8 +113,8 @@ class Scene:
         self.parts = Parts()
         whole = cast(Any, self.parts)
         self.hand_over = HandOver(whole, self.parts.rounds, whole, whole, whole, whole)
-        self._link, self.sock = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        for sock in (self._link, self.sock):
+        self.link, self.sock = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for sock in (self.link, self.sock):
             sock.setblocking(False)
 
     async def run(self, *said: FromNew) -> HandOverResult:
@@ -122,7 +122,7 @@ class Scene:
         for message in said:
             upgrade_link.send(self.sock, message)
         with trio.fail_after(60):
-            return await self.hand_over.run(self._link, OFFER, [], self._commit)
+            return await self.hand_over.run(self.link, OFFER, [], self._commit)
 
     def _commit(self) -> None:
         self.parts.done.append("commit")
@@ -142,7 +142,7 @@ class Scene:
             return messages
 
     def close(self) -> None:
-        self._link.close()
+        self.link.close()
         self.sock.close()
 
 
@@ -197,7 +197,7 @@ async def test_why_a_program_failed_that_reads_nothing_more_is_passed_on(
 ) -> None:
     for message in (*READY[:count], Failed("too few descriptors")):
         upgrade_link.send(scene.sock, message)
-    upgrade_link.send(scene._link, Abort("unread"))
+    upgrade_link.send(scene.link, Abort("unread"))
     scene.sock.close()
     with pytest.raises(UpgradeFailed, match="too few descriptors"):
         await scene.run()
@@ -208,7 +208,7 @@ async def test_the_process_id_of_a_bus_that_is_slow_to_serve_is_known(
 ) -> None:
     for message in READY:
         upgrade_link.send(scene.sock, message)
-    result = await scene.hand_over.run(scene._link, OFFER, [], lambda: None)
+    result = await scene.hand_over.run(scene.link, OFFER, [], lambda: None)
     assert result.pid == 77
 
 
@@ -260,7 +260,7 @@ async def test_waits_for_the_new_program_are_bounded(
     for message in said:
         upgrade_link.send(scene.sock, message)
     with pytest.raises(UpgradeFailed, match=why):
-        await scene.hand_over.run(scene._link, OFFER, [], lambda: None)
+        await scene.hand_over.run(scene.link, OFFER, [], lambda: None)
     assert scene.parts.done[-2:] == ["Thaw", "resume"]
 
 
@@ -271,7 +271,7 @@ async def test_the_wait_for_a_dead_workers_successor_is_bounded(
     for message in READY:
         upgrade_link.send(scene.sock, message)
     with pytest.raises(UpgradeFailed, match="was not replaced within 10 s"):
-        await scene.hand_over.run(scene._link, OFFER, [], lambda: None)
+        await scene.hand_over.run(scene.link, OFFER, [], lambda: None)
     assert scene.parts.done == ["Thaw", "resume"]
 
 

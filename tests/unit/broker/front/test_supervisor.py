@@ -47,6 +47,11 @@ SOON_SECONDS = 5.0
 WORKERS = 3
 
 
+async def pass_time(seconds: float) -> None:
+    """Of the test's clock."""
+    await trio.sleep(seconds)
+
+
 def pidfd_of_ended_process() -> int:
     with subprocess.Popen(["true"]) as child:
         return os.pidfd_open(child.pid)
@@ -136,6 +141,7 @@ class Scene:
         self.forks: list[int] = []
         self.lines: list[str] = []
         self.killed: list[int] = []
+        self.memfds: list[int] = []
         self.notifier = FakeNotifier()
         settings = BusSettings(workers=WORKERS, limits=Limits(worker_silence_seconds_max=10.0))
         stalls = StallTable(self.memory.stalls, settings.limits.blocking_clients_max, None)
@@ -184,6 +190,11 @@ class Scene:
         self.fork_server.kill(worker, status)
         await trio.testing.wait_all_tasks_blocked()
 
+    def distribute(self, limits: Limits | None = None) -> None:
+        """New settings, with these limits."""
+        self.memfds.append(os.memfd_create("settings"))
+        self.supervisor.distribute_settings(limits or Limits(), self.memfds[-1])
+
     def commands(self, worker: int) -> list[WorkerCommand]:
         return self.fork_server.workers[worker].commands()
 
@@ -194,8 +205,8 @@ class Scene:
                 worker.link.close()
             if worker.pidfd >= 0:
                 os.close(worker.pidfd)
-        if self.supervisor._settings_memfd is not None:
-            os.close(self.supervisor._settings_memfd)
+        if self.memfds:
+            os.close(self.memfds[-1])  # the supervisor has closed the others
         self.fork_server.close()
         self.memory.close()
 
@@ -232,11 +243,11 @@ async def test_a_replacement_can_be_delayed(
     await scene.start()
     scene.supervisor.delay_replacing()
     await scene.kill(1)
-    await trio.sleep(SOON_SECONDS)
+    await pass_time(SOON_SECONDS)
     assert scene.deaths == [1]
     assert scene.fork_server.forks == [0, 1, 2]
     scene.supervisor.start_replacing()
-    await trio.sleep(SOON_SECONDS)
+    await pass_time(SOON_SECONDS)
     assert scene.fork_server.forks == [0, 1, 2, 1]
 
 
@@ -286,7 +297,7 @@ async def test_a_dead_worker_is_reaped_and_replaced(
     with scene.memory.lock as words:
         assert words[ALIVE] == 0b111, "the log keeps what is destined to it"
     assert all(was_woken(scene.memory, number) for number in range(WORKERS))
-    await trio.sleep(SOON_SECONDS)
+    await pass_time(SOON_SECONDS)
     assert scene.fork_server.forks == [0, 1, 2, 1]
     assert scene.deaths == [1]
     for alive in (0b111, 0b111, 0b101):  # the last successor comes late
@@ -294,7 +305,7 @@ async def test_a_dead_worker_is_reaped_and_replaced(
         await trio.testing.wait_all_tasks_blocked()
         with scene.memory.lock as words:
             assert words[ALIVE] == alive
-        await trio.sleep(SOON_SECONDS)
+        await pass_time(SOON_SECONDS)
 
 
 async def test_a_worker_that_keeps_dying_early_is_forked_after_growing_delays(
@@ -306,8 +317,8 @@ async def test_a_worker_that_keeps_dying_early_is_forked_after_growing_delays(
         died_at = trio.current_time()
         forks = len(scene.fork_server.forks)
         await scene.kill(2)
-        while len(scene.fork_server.forks) == forks:  # noqa: ASYNC110 (the clock is the test's)
-            await trio.sleep(0.05)
+        while len(scene.fork_server.forks) == forks:
+            await pass_time(0.05)
         pauses.append(trio.current_time() - died_at)
     assert pauses == sorted(pauses)
     assert 0 < pauses[0] < 1
@@ -333,10 +344,10 @@ async def test_without_descriptors_a_worker_is_replaced_later(
     monkeypatch.setattr(socket, "socketpair", exhausted)
     scene.supervisor.workers[1].forked_at = -1000.0  # it has lived long
     await scene.kill(1)
-    await trio.sleep(1)
+    await pass_time(1)
     with scene.memory.lock as words:
         assert not words[ALIVE]
-    await trio.sleep(30)
+    await pass_time(30)
     assert scene.fork_server.forks == [0, 1, 2, 1]
     assert attempts_at[-1] - attempts_at[0] > 0.5, "it asked again and again without a pause"
 
@@ -349,7 +360,7 @@ async def test_only_workers_that_serve_are_available(
     assert await scene.supervisor.wait_for_available_workers() == [0, 1, 2]
     await scene.kill(1)
     assert await scene.supervisor.wait_for_available_workers() == [0, 2]
-    await trio.sleep(SOON_SECONDS)
+    await pass_time(SOON_SECONDS)
     assert scene.fork_server.forks[-1] == 1
     await scene.send(1, WorkerReady())
     assert await scene.supervisor.wait_for_available_workers() == [0, 2]
@@ -374,7 +385,7 @@ async def test_a_successor_is_waited_for_from_the_death_until_it_has_taken_over(
     await trio.testing.wait_all_tasks_blocked()
     assert not waiting.is_set()
     scene.may_go_on.set()
-    await trio.sleep(SOON_SECONDS)
+    await pass_time(SOON_SECONDS)
     await scene.send(1, WorkerReady())
     assert not waiting.is_set()
     await scene.send(1, TookOver(0))
@@ -391,7 +402,7 @@ async def test_answers_of_the_fork_server_and_other_deaths_do_not_wait_for_what_
     fed = len(scene.notifier.fed_at)
     await scene.kill(2)
     assert [worker.is_running for worker in scene.supervisor.workers] == [True, False, False]
-    await trio.sleep(3)
+    await pass_time(3)
     assert len(scene.notifier.fed_at) > fed
 
 
@@ -445,10 +456,12 @@ async def test_all_workers_quiesce_before_any_stops(scene: Scene) -> None:
 async def test_a_worker_that_does_not_stop_in_time_is_killed(
     scene: Scene, autojump_clock: trio.testing.MockClock
 ) -> None:
+    """That is, in the time that the newest settings give it."""
     await scene.serve()
+    scene.distribute(Limits(stop_seconds_max=7))
     await scene.send(0, WorkerQuiesced())
     await scene.supervisor.stop("stopping")
-    assert trio.current_time() == pytest.approx(Limits().stop_seconds_max)
+    assert trio.current_time() == pytest.approx(7)
     assert sorted(scene.killed) == [0, 1, 2]
 
 
@@ -482,7 +495,7 @@ async def test_the_most_silent_worker_that_does_not_wait_for_the_lock_is_killed(
     monkeypatch.setattr(scene.memory, "silence_seconds", silence.__getitem__)
     pids = {scene.fork_server.workers[number].pid for number in waiting}
     monkeypatch.setattr(scene.memory.lock, "waiters", lambda: pids)
-    await trio.sleep(1.5 * Limits().heartbeat_seconds)
+    await pass_time(1.5 * Limits().heartbeat_seconds)
     assert scene.killed == killed
 
 
@@ -493,7 +506,7 @@ async def test_the_watchdog_is_fed_twice_in_its_time(
     scene.notifier.watchdog_seconds = watchdog_seconds
     begin = trio.current_time()
     await scene.serve()
-    await trio.sleep(5 * watchdog_seconds)
+    await pass_time(5 * watchdog_seconds)
     moments = [begin, *scene.notifier.fed_at]
     pauses = [later - earlier for earlier, later in pairwise(moments)]
     assert (
@@ -511,7 +524,7 @@ async def test_without_a_watchdog_nothing_is_fed(
     scene: Scene, autojump_clock: trio.testing.MockClock
 ) -> None:
     await scene.serve()
-    await trio.sleep(100)
+    await pass_time(100)
     assert scene.notifier.fed_at == []
 
 
@@ -520,11 +533,11 @@ async def test_the_watchdog_is_not_fed_while_the_fork_server_does_not_answer(
 ) -> None:
     scene.notifier.watchdog_seconds = 4.0
     await scene.serve()
-    await trio.sleep(8.5)  # between two pings
+    await pass_time(8.5)  # between two pings
     before = len(scene.notifier.fed_at)
     assert before
     scene.fork_server.answers = False
-    await trio.sleep(100)
+    await pass_time(100)
     assert len(scene.notifier.fed_at) == before
 
 
@@ -535,21 +548,15 @@ async def test_a_worker_for_whose_link_there_is_no_room_is_forked_later(
     scene.fork_server.errors = [errno.ETOOMANYREFS]
     scene.supervisor.workers[1].forked_at = -1e9
     await scene.kill(1)
-    await trio.sleep(1)
+    await pass_time(1)
     assert scene.fork_server.forks == [0, 1, 2, 1]
     assert "worker 1 cannot be started for now: Too many references: cannot splice" in scene.lines
 
 
 # -- settings --------------------------------------------------------------------------------------
-def some_memfd() -> int:
-    return os.memfd_create("settings")
-
-
 async def test_all_workers_get_new_settings(scene: Scene) -> None:
     await scene.serve()
-    limits = Limits(handoff_clients_max=1)
-    scene.supervisor.distribute_settings(limits, some_memfd())
-    assert scene.supervisor._limits == limits
+    scene.distribute()
     for number in range(WORKERS):
         assert scene.commands(number) == [ApplySettings(1)]
     waiting = Waiting(scene)
@@ -580,7 +587,7 @@ async def test_workers_without_the_settings_in_time_are_named(
     scene: Scene, autojump_clock: trio.testing.MockClock
 ) -> None:
     await scene.serve()
-    scene.supervisor.distribute_settings(Limits(), some_memfd())
+    scene.distribute()
     await scene.send(1, SettingsApplied(1))
     assert await scene.supervisor.wait_until_settings_applied(5) == [0, 2]
     await scene.send(0, SettingsApplied(1))
@@ -593,7 +600,7 @@ async def test_earlier_settings_do_not_count(
 ) -> None:
     await scene.serve()
     for _ in range(2):
-        scene.supervisor.distribute_settings(Limits(), some_memfd())
+        scene.distribute()
     for number in range(WORKERS):
         await scene.send(number, SettingsApplied(1))
     assert await scene.supervisor.wait_until_settings_applied(5) == [0, 1, 2]
@@ -601,7 +608,7 @@ async def test_earlier_settings_do_not_count(
 
 async def test_a_worker_that_is_forked_later_gets_the_settings_first(scene: Scene) -> None:
     await scene.serve()
-    scene.supervisor.distribute_settings(Limits(), some_memfd())
+    scene.distribute()
     waiting = Waiting(scene)
     await scene.send(0, SettingsApplied(1))
     await scene.send(1, SettingsApplied(1))
@@ -615,10 +622,11 @@ async def test_a_worker_that_is_forked_later_gets_the_settings_first(scene: Scen
 
 async def test_earlier_settings_are_not_kept(scene: Scene) -> None:
     await scene.serve()
-    memfds = [some_memfd() for _ in range(3)]
-    for memfd in memfds:
+    scene.memfds = [os.memfd_create("settings") for _ in range(3)]
+    for memfd in scene.memfds:
         scene.supervisor.distribute_settings(Limits(), memfd)
-    assert scene.supervisor._settings_memfd == memfds[2]
-    for closed in memfds[:2]:
+    *earlier, newest = scene.memfds
+    os.fstat(newest)
+    for closed in earlier:
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(closed)

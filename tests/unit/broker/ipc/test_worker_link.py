@@ -14,13 +14,9 @@ from sbus.broker.ipc.worker_link import WorkerLink, encode_packet, lost_command,
 from sbus.broker.ipc.worker_protocol import (
     AdoptClient,
     ApplySettings,
-    ClientLeft,
     DescribeClient,
     Quiesce,
     Stop,
-    WorkerCommand,
-    WorkerEvent,
-    WorkerQuiesced,
     WorkerReady,
 )
 from sbus.unix.credentials import Credentials
@@ -40,34 +36,13 @@ def open_files() -> set[int]:
 
 
 @pytest.fixture
-async def links() -> AsyncIterator[Links]:
+async def links(nursery: trio.Nursery) -> AsyncIterator[Links]:
     front, worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    async with trio.open_nursery() as nursery:
-        both = WorkerLink(front, nursery), WorkerLink(worker, nursery)
-        yield both
-        for link, sock in zip(both, (front, worker), strict=True):
-            if sock.fileno() >= 0:
-                link.close()
-
-
-@pytest.mark.parametrize("command", [Quiesce(), Stop()])
-async def test_commands_arrive(links: Links, command: WorkerCommand) -> None:
-    front, worker = links
-    with pytest.raises(BlockingIOError):
-        worker.receive_command()
-    front.send(command)
-    assert worker.receive_command() == (command, [])
-
-
-@pytest.mark.parametrize(
-    "event", [WorkerReady(), WorkerQuiesced(), ClientLeft(7, ""), ClientLeft(2**63, "no-nul")]
-)
-async def test_events_arrive(links: Links, event: WorkerEvent) -> None:
-    front, worker = links
-    with pytest.raises(BlockingIOError):
-        front.receive_event()
-    worker.send(event)
-    assert front.receive_event() == event
+    both = WorkerLink(front, nursery), WorkerLink(worker, nursery)
+    yield both
+    for link, sock in zip(both, (front, worker), strict=True):
+        if sock.fileno() >= 0:
+            link.close()
 
 
 async def test_a_client_arrives_with_its_socket(links: Links) -> None:
@@ -133,7 +108,7 @@ async def test_what_the_kernel_has_no_room_for_is_sent_later(
         there.close()
 
 
-async def test_a_link_that_closes_keeps_no_copies(links: Links) -> None:
+async def test_a_link_that_closes_keeps_no_copies(links: Links, nursery: trio.Nursery) -> None:
     front, _ = links
     opened_before = open_files()
     while front.queued < 3:
@@ -145,7 +120,7 @@ async def test_a_link_that_closes_keeps_no_copies(links: Links) -> None:
         await front.wait_until_sent()
         waiting.set()
 
-    front._nursery.start_soon(wait)
+    nursery.start_soon(wait)
     await trio.testing.wait_all_tasks_blocked()
     assert not waiting.is_set()
     own = front.fileno()
@@ -219,18 +194,17 @@ def test_an_event_before_there_is_a_link_is_dropped_for_a_front_that_has_ended()
         send_event(worker, WorkerReady())
 
 
-async def test_closing_ends_a_queue_that_is_never_read(links: Links) -> None:
-    front, _ = links
-    nursery = front._nursery
-    while not front.queued:
-        front.send(Stop())
-    await trio.testing.wait_all_tasks_blocked()
-    assert nursery.child_tasks
-    front.close()
-    with trio.fail_after(SOON_SECONDS):
-        while nursery.child_tasks:
+async def test_closing_ends_a_queue_that_is_never_read() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs, trio.fail_after(SOON_SECONDS):
+        async with trio.open_nursery() as nursery:
+            link = WorkerLink(ours, nursery)
+            while not link.queued:
+                link.send(Stop())
             await trio.testing.wait_all_tasks_blocked()
-    assert front.queued == 0
+            assert nursery.child_tasks
+            link.close()
+    assert link.queued == 0
 
 
 def test_a_client_whose_descriptor_was_lost_is_known() -> None:
