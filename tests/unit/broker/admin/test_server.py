@@ -1,12 +1,14 @@
-"""A fault in answering ends the connection that it happened on, and nothing else."""
+"""The admin socket: administrators take turns, and a fault in answering ends one connection."""
 
 import json
 import socket
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
 import msgspec
+import pytest
 import trio
 
 from sbus.broker.admin.server import AdminServer
@@ -16,6 +18,9 @@ from sbus.protocol import admin
 from sbus.protocol.admin_results import DrainResult
 from tests.support.events import logging_to
 from tests.unit.broker.front.fake_closer import ClosesAtOnce
+
+QUESTIONS = 50
+"""They all fit into the connection."""
 
 
 async def answer(request: admin.Version) -> msgspec.Struct:
@@ -27,45 +32,75 @@ async def answer(request: admin.Version) -> msgspec.Struct:
 BUG = f"LookupError('a fault') (test_server.py:{answer.__code__.co_firstlineno + 2})"
 
 
-async def ask(path: str, *numbers: int) -> list[bytes]:
-    """What requests of these numbers are answered, each in turn; nothing at the end of the
-    connection."""
-    answers = []
-    with trio.socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
-        await sock.connect(path)
-        for number in numbers:
-            with suppress(BrokenPipeError):
-                await sock.send(json.dumps({"verb": "version", "id": number}).encode())
-            answers.append(await sock.recv(4096))
-    return answers
+class Scene:
+    """A server, which answers requests for the version, and what it complained about."""
 
-
-async def test_a_fault_ends_one_connection(tmp_path: Path, nursery: trio.Nursery) -> None:
-    lines: list[str] = []
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        path = str(tmp_path / "admin")
-        listener.bind(path)
-        listener.listen()
-        server = AdminServer(
-            listener,
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.answered: list[int] = []
+        self.lines: list[str] = []
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.bind(path)
+        self.listener.listen()
+        self.server = AdminServer(
+            self.listener,
             Administrators(()),
             cast(Closer, ClosesAtOnce()),
-            {admin.Version: answer},
+            {admin.Version: self._answer},
             {},
-            logging_to(lines),
+            logging_to(self.lines),
         )
-        nursery.start_soon(server.run, trio.CancelScope())
-        with trio.fail_after(60):
-            before, fault, end = await ask(path, 1, 13, 2)
-            assert json.loads(before)["id"] == 1
-            assert json.loads(fault) == {
-                "version": 1,
-                "id": 13,
-                "error": {"code": "failed", "text": f"a bug of the bus: {BUG}"},
-            }
-            assert end == b""
-            (after,) = await ask(path, 2)
-            assert json.loads(after)["id"] == 2
-        nursery.cancel_scope.cancel()
-    (line,) = lines
+
+    async def _answer(self, request: admin.Version) -> msgspec.Struct:
+        self.answered.append(request.id)
+        return await answer(request)
+
+    async def connect(self) -> trio.socket.SocketType:
+        sock = trio.socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        await sock.connect(self.path)
+        return sock
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    made = Scene(str(tmp_path / "admin"))
+    yield made
+    made.listener.close()
+
+
+async def ask(sock: trio.socket.SocketType, number: int) -> None:
+    await sock.send(json.dumps({"verb": "version", "id": number}).encode())
+
+
+async def test_a_fault_ends_one_connection(scene: Scene, nursery: trio.Nursery) -> None:
+    nursery.start_soon(scene.server.run, trio.CancelScope())
+    replies = []
+    with trio.fail_after(60), await scene.connect() as one, await scene.connect() as other:
+        for sock, number in ((one, 1), (one, 13), (one, 2), (other, 3)):
+            with suppress(BrokenPipeError):
+                await ask(sock, number)
+            replies.append(await sock.recv(4096))
+    before, fault, end, after = replies
+    assert (json.loads(before)["id"], end, json.loads(after)["id"]) == (1, b"", 3)
+    assert json.loads(fault) == {
+        "version": 1,
+        "id": 13,
+        "error": {"code": "failed", "text": f"a bug of the bus: {BUG}"},
+    }
+    (line,) = scene.lines
     assert BUG in line
+    nursery.cancel_scope.cancel()
+
+
+async def test_an_administrator_that_floods_requests_leaves_turns_to_others(
+    scene: Scene, nursery: trio.Nursery
+) -> None:
+    with trio.fail_after(60), await scene.connect() as hasty, await scene.connect() as other:
+        for number in range(20, 20 + QUESTIONS):
+            await ask(hasty, number)
+        await ask(other, 0)
+        nursery.start_soon(scene.server.run, trio.CancelScope())
+        await other.recv(4096)
+    nursery.cancel_scope.cancel()
+    assert not scene.lines, "a fault in answering"
+    assert scene.answered.index(0) < QUESTIONS / 2
