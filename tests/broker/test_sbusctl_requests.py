@@ -3,8 +3,7 @@
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -12,33 +11,12 @@ import pytest
 import sbus
 from tests.support.bus import SBUSCTL, Bus, running_bus, sbusd_environment, wait_until_gone
 from tests.support.processes import signal_asleep
-
-TIMEOUT_S = 60.0
-RETRY_S = 0.05
+from tests.support.sbusctl import RETRY_S, TIMEOUT_S, started
 
 
 @pytest.fixture
 def bus(shared_bus: Bus) -> Bus:
     return shared_bus
-
-
-@contextmanager
-def running(
-    bus: Bus, *words: str, before: tuple[str, ...] = ()
-) -> Iterator[subprocess.Popen[bytes]]:
-    """`sbusctl WORDS`."""
-    process = subprocess.Popen(
-        [*before, *SBUSCTL, "-a", bus.address, *words],
-        env=sbusd_environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate(timeout=TIMEOUT_S)
 
 
 def publish_until_answered(bus: Bus, key: bytes) -> bytes:
@@ -54,18 +32,18 @@ def publish_until_answered(bus: Bus, key: bytes) -> bytes:
 
 
 def test_reply_answers_with_a_payload_and_ends_after_so_many_requests(bus: Bus) -> None:
-    with running(bus, "reply", "motd", "nothing new", "--count", "1") as process:
+    with started(bus, "reply", "motd", "nothing new", "--count", "1") as process:
         assert publish_until_answered(bus, b"motd").endswith(b"/reply/1\0t\0nothing new")
         assert process.wait(TIMEOUT_S) == 0
 
 
 def test_request_prints_the_answer(bus: Bus) -> None:
     with sbus.blocking.connect(bus.address) as server, server.requests("upper") as requests:
-        with running(bus, "request", "upper", "a\x1b") as process:
+        with started(bus, "request", "upper", "a\x1b") as process:
             request = requests.receive(timeout_seconds=TIMEOUT_S)
             request.reply(request.payload.upper())
             assert process.communicate(timeout=TIMEOUT_S) == (b"A\x1b", b"")
-        with running(bus, "request", "upper") as process:
+        with started(bus, "request", "upper") as process:
             with pytest.raises(subprocess.TimeoutExpired):
                 process.communicate(b"a\nb\n", timeout=RETRY_S)
             assert requests.receive(timeout_seconds=TIMEOUT_S).payload == b"a\nb\n"
@@ -73,7 +51,7 @@ def test_request_prints_the_answer(bus: Bus) -> None:
 
 def test_reply_answers_with_the_output_of_a_command(bus: Bus) -> None:
     command = 'test "$SBUS_KEY" = upper/fails && exit 3; tr a-z A-Z'
-    with running(bus, "reply", "upper/*", "--exec", command):
+    with started(bus, "reply", "upper/*", "--exec", command):
         assert publish_until_answered(bus, b"upper/x").endswith(b"LONG\n")
         result = bus.sbusctl("request", "upper/fails", "x")
         assert result.returncode == 1
@@ -81,7 +59,7 @@ def test_reply_answers_with_the_output_of_a_command(bus: Bus) -> None:
 
 
 def test_reply_says_that_an_answer_is_too_long(bus: Bus) -> None:
-    with running(bus, "reply", "long", "--exec", "head -c 500000 /dev/zero"):
+    with started(bus, "reply", "long", "--exec", "head -c 500000 /dev/zero"):
         assert b"too long" in publish_until_answered(bus, b"long")
 
 
@@ -92,7 +70,7 @@ def test_reply_kills_all_processes_of_a_command_that_takes_too_long(
     command = f"(echo $BASHPID > {mark}.new; mv {mark}.new {mark}; exec sleep 100); true"
     command = f"bash -c '{command}'; true"
     options = ("--exec-timeout", "1", "--count", "1")
-    with running(bus, "reply", "group", "--exec", command, *options):
+    with started(bus, "reply", "group", "--exec", command, *options):
         assert publish_until_answered(bus, b"group").endswith(b"more than 1 s")
         assert wait_until_gone(int(mark.read_text()), TIMEOUT_S)
 
@@ -102,7 +80,7 @@ def test_reply_waits_for_no_process_that_a_command_has_left_behind(
 ) -> None:
     mark = tmp_path / "pid"
     command = f"sleep 100 & echo $! > {mark}; echo started"
-    with running(bus, "reply", "behind", "--exec", command, "--count", "1") as process:
+    with started(bus, "reply", "behind", "--exec", command, "--count", "1") as process:
         assert publish_until_answered(bus, b"behind").endswith(b"\0started\n")
         os.kill(int(mark.read_text()), signal.SIGKILL)  # it lives
         assert process.wait(TIMEOUT_S) == 0
@@ -117,7 +95,7 @@ def test_a_reply_that_is_ended_kills_its_command_and_says_so(
     mark = tmp_path / "pid"
     command = f"echo $$ > {mark}.new; mv {mark}.new {mark}; read word; exec sleep 100"
     with (
-        running(bus, "reply", "interrupted", "--exec", command) as process,
+        started(bus, "reply", "interrupted", "--exec", command) as process,
         bus.connect() as client,
     ):
         ids = client.whoami()
@@ -134,7 +112,7 @@ def test_a_reply_that_is_ended_kills_its_command_and_says_so(
 
 
 def test_what_is_to_be_ignored_does_not_end_a_reply(bus: Bus) -> None:
-    with running(bus, "reply", "motd", "x", before=("nohup",)) as process:
+    with started(bus, "reply", "motd", "x", before=("nohup",)) as process:
         publish_until_answered(bus, b"motd")
         process.send_signal(signal.SIGHUP)
         assert publish_until_answered(bus, b"motd").endswith(b"\0x")
@@ -156,7 +134,7 @@ def test_a_request_without_end_is_refused(bus: Bus) -> None:
 
 @pytest.mark.parametrize("words", [("reply", "sums.>", "x"), ("last-values", "sums.>")])
 def test_a_pattern_of_another_system_gets_a_hint(bus: Bus, words: tuple[str, ...]) -> None:
-    with running(bus, *words) as process:
+    with started(bus, *words) as process:
         assert process.stderr is not None
         assert process.stderr.readline().startswith(b"sbusctl: hint: ")
         signal_asleep(process.pid, signal.SIGINT)
@@ -181,7 +159,7 @@ def test_an_answer_comes_from_one_place(bus: Bus) -> None:
 
 def test_sub_last_begins_with_what_last_values_has_kept(bus: Bus) -> None:
     with (
-        running(bus, "last-values", "lamps/", "--keys-max", "2"),
+        started(bus, "last-values", "lamps/", "--keys-max", "2"),
         sbus.blocking.connect(bus.address) as client,
     ):
         while not is_served(client):
@@ -210,7 +188,7 @@ def test_last_values_goes_on_when_the_bus_is_back(tmp_path: Path) -> None:
         for is_back in (False, True):
             with running_bus(tmp_path) as bus:
                 if not is_back:
-                    stack.enter_context(running(bus, "last-values", "lamps/", "--reconnect"))
+                    stack.enter_context(started(bus, "last-values", "lamps/", "--reconnect"))
                 with sbus.blocking.connect(bus.address) as client:
                     while not is_served(client):
                         pass

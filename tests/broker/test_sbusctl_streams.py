@@ -11,16 +11,10 @@ from typing import Any
 import pytest
 
 from sbus.cli.terminal.user_names import user_name
-from tests.broker.test_sbusctl import (
-    TIMEOUT_S,
-    end_of,
-    publish_until_seen,
-    read_line,
-    started,
-)
 from tests.support.bus import Bus, running_bus, stop
 from tests.support.processes import signal_asleep, stopped
 from tests.support.raw_client import RawClient
+from tests.support.sbusctl import TIMEOUT_S, end_of, publish_until_seen, read_line, started
 
 PROGRAM = Path("/proc/self/comm").read_text().removesuffix("\n")
 HEADING = b"TIME         USER     PROGRAM[PID]          BYTES  TO KEY"

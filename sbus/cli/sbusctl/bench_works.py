@@ -90,7 +90,7 @@ def _measure_round_trips(bench: Bench, work: str, patterns: int) -> WorkResult:
             published=len(times) + lost,
             delivered=len(times),
             lost=lost,
-            round_trip=_times(times),
+            round_trip=times_of(times),
         )
 
 
@@ -116,7 +116,7 @@ def _ready_pair(bench: Bench, key: bytes) -> Iterator[tuple[Client, Client]]:
         yield publisher, subscriber
 
 
-def _times(times: list[float]) -> Times | None:
+def times_of(times: list[float]) -> Times | None:
     if not times:
         return None
     ordered = sorted(times)
@@ -183,7 +183,7 @@ def _measure_in_flood(bench: Bench) -> WorkResult:
         published=published,
         delivered=progress.received,
         lost=progress.lost + lost,
-        round_trip=_times(times),
+        round_trip=times_of(times),
     )
 
 

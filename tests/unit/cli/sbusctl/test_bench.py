@@ -68,10 +68,10 @@ def test_the_window_is_a_fraction_of_a_backlog(size_bytes: int, window: int) -> 
 
 
 def test_percentiles_are_nearest_ranks() -> None:
-    times = bench_works._times([number / 1e6 for number in range(200, 0, -1)])
+    times = bench_works.times_of([number / 1e6 for number in range(200, 0, -1)])
     assert times is not None
     assert (times.p50_us, times.p99_us, times.max_us) == pytest.approx((100, 198, 200))
-    assert bench_works._times([]) is None
+    assert bench_works.times_of([]) is None
 
 
 def stats(cpu_seconds: float, delivered: int, pid: int = 7) -> StatsResult:
