@@ -4,13 +4,12 @@ One worker is stopped for a while, so that messages for it fill the log.
 """
 
 import re
-import subprocess
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.support.bus import SBUSD, START_SECONDS_MAX, running_bus, sbusd_environment
+from tests.support.bus import SBUSD, refusal, running_bus
 from tests.support.order import assert_one_order
 from tests.support.processes import clients_on_each, stopped, worker_pids
 from tests.support.raw_client import RawClient
@@ -22,17 +21,8 @@ HOLD_SECONDS = 0.3
 def refused_start(directory: Path, *limits: str) -> str:
     """What a bus says that does not start with these limits."""
     options = [option for limit in limits for option in ("--limit", limit)]
-    done = subprocess.run(
-        [*SBUSD, "-f", "-a", str(directory / "bus"), *options],
-        capture_output=True,
-        timeout=START_SECONDS_MAX,
-        env=sbusd_environment(),
-        check=False,
-    )
-    assert done.returncode == 1
-    assert done.stdout == b""
+    line = refusal(*SBUSD, "-f", "-a", str(directory / "bus"), *options)
     assert not (directory / "bus").exists()
-    (line,) = done.stderr.decode().splitlines()
     return line
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bus import SBUSD, START_SECONDS_MAX, running_bus, sbusd_environment
+from tests.support.bus import SBUSD, refusal, running_bus
 from tests.support.needs import needs_tool
 from tests.support.processes import is_replaced, worker_pids
 from tests.support.threads import wait_until
@@ -34,17 +34,9 @@ NO_FILES = ("prlimit", "--fsize=0:0")
 
 def complaint(directory: Path, command: Sequence[str], *options: str) -> str:
     """What sbusd says when it cannot start: one line."""
-    done = subprocess.run(
-        [*command, *SBUSD, "-a", str(directory / "bus"), *options],
-        capture_output=True,
-        env=sbusd_environment(),
-        timeout=START_SECONDS_MAX,
-        check=False,
-    )
-    assert done.returncode == 1, done
-    (line,) = done.stderr.decode().splitlines()
+    line = refusal(*command, *SBUSD, "-a", str(directory / "bus"), *options)
     assert not [name for name in os.listdir(directory) if name != "pid"]
-    return line
+    return line.removesuffix("\n")
 
 
 @needs_root

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,7 +13,7 @@ import pytest
 
 from tests.support.admin import administer
 from tests.support.block_scene import OPTIONS, SOFT, receive_all, scene_on
-from tests.support.bus import RUN_AS_SELF, SBUSD, Bus, running_bus, sbusd_environment
+from tests.support.bus import RUN_AS_SELF, SBUSD, Bus, refusal, running_bus
 from tests.support.processes import (
     clients_on_each,
     is_replaced,
@@ -225,17 +224,8 @@ main()
 def test_a_missing_journal_is_an_error_at_start(tmp_path: Path) -> None:
     nowhere, address = str(tmp_path / "journal"), str(tmp_path / "bus")
     options = ("-f", "-a", address, "--log", "journal", *RUN_AS_SELF)
-    result = subprocess.run(
-        [sys.executable, "-c", LOOK_FOR_JOURNAL, nowhere, *options],
-        env=sbusd_environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    assert result.returncode == 1
-    complaint = f"sbusd: log=journal: there is none, {nowhere} does not exist\n"
-    assert result.stderr.decode() == complaint
+    said = refusal(sys.executable, "-c", LOOK_FOR_JOURNAL, nowhere, *options)
+    assert said == f"sbusd: log=journal: there is none, {nowhere} does not exist\n"
     assert not list(tmp_path.iterdir())
 
 

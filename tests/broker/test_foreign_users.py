@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.admin import Admin
-from tests.support.bus import SBUSD, START_SECONDS_MAX, bus_of, sbusd_environment
+from tests.support.bus import SBUSD, bus_of, refusal
 from tests.support.raw_client import RawClient
 from tests.support.users import STRANGER, as_user, directory_for_everybody, needs_root
 
@@ -29,6 +29,10 @@ pytestmark = [
 COMMAND = tuple(word for word in SBUSD if word not in ("--run-as", str(os.geteuid())))
 
 
+def abstract_address() -> str:
+    return "/dev/unix/abstract/00" + os.urandom(8).hex()
+
+
 def is_served(address: str) -> bool:
     try:
         with RawClient(address) as client:
@@ -42,22 +46,14 @@ def is_served(address: str) -> bool:
 def test_a_bus_that_cannot_tell_its_owner_from_others_does_not_start(
     namespace: Sequence[str], group: Sequence[str]
 ) -> None:
-    done = subprocess.run(
-        [*namespace, *COMMAND, "-fa", "/dev/unix/abstract", *group],
-        capture_output=True,
-        env=sbusd_environment(),
-        timeout=START_SECONDS_MAX,
-        check=False,
-    )
-    assert done.returncode == 1
-    (line,) = done.stderr.decode().splitlines()
+    line = refusal(*namespace, *COMMAND, "-fa", abstract_address(), *group)
     assert "this user namespace does not translate the id of the bus's own user" in line
 
 
 @pytest.mark.parametrize("namespace", [UNMAPPED, MAPPED_TO_OVERFLOW], ids=["unmapped", "mapped"])
 def test_foreign_users_do_not_administer_a_bus(namespace: Sequence[str]) -> None:
     with directory_for_everybody() as directory, ExitStack() as stack:
-        admin_address = "/dev/unix/abstract/00" + os.urandom(8).hex()
+        admin_address = abstract_address()
         options = ("-foa", "/dev/unix/abstract", "--workers=1", "--admin-address", admin_address)
         command = (*namespace, *COMMAND)
         bus = stack.enter_context(

@@ -17,6 +17,7 @@ from tests.support.bus import (
     START_SECONDS_MAX,
     Bus,
     bus_of,
+    refusal,
     sbusd_environment,
     wait_until_gone,
 )
@@ -208,14 +209,8 @@ def test_a_file_that_took_the_place_of_the_bus_s_is_left(directory: Path) -> Non
 
 
 def test_a_user_that_does_not_exist_is_one_line(directory: Path) -> None:
-    done = subprocess.run(
-        [*BARE_SBUSD, "-fa", str(directory / "bus"), "--run-as", "nosuchuser"],
-        capture_output=True,
-        env=sbusd_environment(),
-        timeout=START_SECONDS_MAX,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (1, b"sbusd: there is no user 'nosuchuser'\n")
+    said = refusal(*BARE_SBUSD, "-fa", str(directory / "bus"), "--run-as", "nosuchuser")
+    assert said == "sbusd: there is no user 'nosuchuser'\n"
     assert os.listdir(directory) == []
 
 

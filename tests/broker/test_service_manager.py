@@ -122,16 +122,9 @@ def test_it_is_notified_why_the_bus_did_not_start(
 ) -> None:
     with service_manager(tmp_path) as manager:
         managed_by(manager, monkeypatch)
-        done = subprocess.run(
-            [*SBUSD, "-fa", str(tmp_path / "not" / "there")],
-            env=sbusd_environment(),
-            stderr=subprocess.PIPE,
-            timeout=START_SECONDS_MAX,
-            check=False,
-        )
-        assert done.returncode == 1
+        said = refusal(*SBUSD, "-fa", str(tmp_path / "not" / "there"))
         message = manager.next()
-        assert done.stderr.decode() == f"sbusd: {message['STATUS']}\n"
+        assert said == f"sbusd: {message['STATUS']}\n"
         assert message.keys() == {"STATUS"}
 
 

@@ -21,6 +21,7 @@ from tests.support.bus import (
     BARE_SBUSD,
     SBUSD,
     START_SECONDS_MAX,
+    refusal,
     running_bus,
     sbusd_environment,
     wait_until_gone,
@@ -36,19 +37,8 @@ SERVICE = 65_431
 """A user and group id that no host gives to anybody."""
 
 
-def refusal(directory: Path, *arguments: str) -> str:
-    """What sbusd says that cannot start."""
-    done = subprocess.run(
-        [*SBUSD, *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=START_SECONDS_MAX,
-        cwd=directory,
-        env=sbusd_environment(),
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (1, b""), done
-    return done.stderr.decode()
+def refusal_in(directory: Path, *arguments: str) -> str:
+    return refusal(*SBUSD, *arguments, cwd=directory)
 
 
 # -- beside a bus that lives -----------------------------------------------------------------------
@@ -85,7 +75,7 @@ def inodes(directory: Path) -> dict[str, int]:
 @pytest.mark.parametrize("options", [(), ("-r",)])
 def test_the_pidfile_of_a_live_bus_is_in_use(live: Path, options: Sequence[str]) -> None:
     pid = (live / "pid").read_text().strip()
-    said = refusal(live, *options, "-a", "other", "-p", "pid")
+    said = refusal_in(live, *options, "-a", "other", "-p", "pid")
     advice = "end that, or name another file with -p"
     assert said == f"sbusd: pidfile {live}/pid is in use by process {pid}: {advice}\n"
 
@@ -93,19 +83,19 @@ def test_the_pidfile_of_a_live_bus_is_in_use(live: Path, options: Sequence[str])
 @pytest.mark.parametrize("background", [("-f",), ("-p", "other"), ("-p", "/dev/null")])
 def test_the_address_of_a_live_bus_is_in_use(live: Path, background: Sequence[str]) -> None:
     in_use = "another process listens there\n"
-    assert refusal(live, *background, "-a", "bus") == f"sbusd: bus is in use: {in_use}"
-    assert refusal(live, *background, "-ra", "bus") == f"sbusd: cannot replace bus: {in_use}"
+    assert refusal_in(live, *background, "-a", "bus") == f"sbusd: bus is in use: {in_use}"
+    assert refusal_in(live, *background, "-ra", "bus") == f"sbusd: cannot replace bus: {in_use}"
 
 
 def test_the_admin_address_of_a_live_bus_is_in_use(live: Path) -> None:
     for name in ("bus.admin", "bus"):
-        said = refusal(live, "-rfa", "other", "--admin-address", name)
+        said = refusal_in(live, "-rfa", "other", "--admin-address", name)
         assert said == f"sbusd: cannot replace {name}: another process listens there\n"
 
 
 def test_a_bus_that_exits_when_empty_does_not_notice_another_start(tmp_path: Path) -> None:
     with running_bus(tmp_path, "-c", command=SBUSD) as bus:
-        refusal(tmp_path, "-rfa", bus.address)
+        refusal_in(tmp_path, "-rfa", bus.address)
         exchange(bus.address)
         assert bus.process.wait(GONE_SECONDS_MAX) == 0
 
@@ -117,7 +107,7 @@ def test_a_bus_with_a_full_listen_queue_lives(tmp_path: Path) -> None:
         busy.listen(0)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as waiting:
             waiting.connect(str(path))
-            assert "another process listens there" in refusal(tmp_path, "-rfa", "bus")
+            assert "another process listens there" in refusal_in(tmp_path, "-rfa", "bus")
 
 
 # -- after a bus that was killed -------------------------------------------------------------------
@@ -174,7 +164,7 @@ def test_after_kill_9_a_bus_starts_in_its_place(tmp_path: Path, part: str) -> No
         for process in processes:
             assert wait_until_gone(process, GONE_SECONDS_MAX)
     assert sorted(os.listdir(tmp_path)) == ["bus", "bus.admin", "pid"]
-    said = refusal(tmp_path, "-fa", "bus")
+    said = refusal_in(tmp_path, "-fa", "bus")
     assert said == "sbusd: bus exists, but no process listens there: use -r to replace it\n"
     reports = start_again(tmp_path)
     assert reports.replace(f"{tmp_path}/bus.admin", "bus.admin") == reports_of(

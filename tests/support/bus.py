@@ -166,17 +166,19 @@ def bus_of(
         kill_tree(process)
 
 
-def refusal(*command: str, pass_fds: Sequence[int] = ()) -> str:
+def refusal(*command: str, cwd: Path | None = None, pass_fds: Sequence[int] = ()) -> str:
     """The line that a bus prints which cannot start."""
     done = subprocess.run(
         command,
+        cwd=cwd,
         pass_fds=pass_fds,
+        stdin=subprocess.DEVNULL,
         env=sbusd_environment(),
         capture_output=True,
         timeout=START_SECONDS_MAX,
         check=False,
     )
-    assert done.returncode == 1
+    assert (done.returncode, done.stdout) == (1, b""), done
     assert done.stderr.count(b"\n") == 1
     return done.stderr.decode()
 
