@@ -65,8 +65,8 @@ def test_a_client_that_does_not_read_is_not_moved(tmp_path: Path) -> None:
 
 
 def test_a_move_takes_no_more_of_a_quota(tmp_path: Path) -> None:
-    """A client that has all but one of what it may of its user's quota, or all, moves, and then may
-    have so much."""
+    """A client moves with all but one of the subscriptions that it may have, then with all of them,
+    and may have no more afterwards."""
     quota = 11
     with (
         running_bus(tmp_path, "--limit", f"user_subscriptions_max={quota}") as bus,

@@ -22,7 +22,7 @@ from tests.support.moves import clients_moving
 
 @pytest.fixture(autouse=True)
 def _clients_move(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """On every bus of a test, some do."""
+    """Random clients of the bus are moved, at least one of them successfully."""
     moves: list[Counter[str]] = []
 
     @contextmanager

@@ -64,7 +64,7 @@ def lasting_bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChangingBu
 
 @pytest.fixture
 def lasting(lasting_bus: ChangingBus) -> ChangingBus:
-    """One bus for tests behind which it serves as before, or could: none is upgraded by halves."""
+    """One bus for several tests; each of them leaves it serving."""
     lasting_bus.set_workers(2)
     lasting_bus.run_first("")
     return lasting_bus

@@ -63,7 +63,7 @@ def assert_explored(output: str) -> None:
 
 
 def assert_found(mutant: str, output: str) -> None:
-    """The promise is violated that this mistake breaks."""
+    """Spin found that this mistake breaks the promise that it should break."""
     violated = re.search(r"assertion violated (.*) \(at depth", output)
     assert violated is not None, output
     assert MUTANTS[mutant] in violated[1]

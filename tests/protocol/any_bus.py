@@ -52,10 +52,10 @@ class AnyBus(Bus):
             assert self._witness.receive(), "the bus has ended"
 
     def check(self, refused: Mapping[str, int], tallies: Mapping[int, tuple[Link, Tally]]) -> None:
-        """Nobody can look inside."""
+        """Nobody can look into it."""
 
     def finish(self) -> None:
-        """Nor what is left; but what a client leaves behind comes before the next section."""
+        """Nor at what is left. The bus sees the ends of the clients before the next section."""
         self.barrier([])
 
     def fill(self, link: Link, key: bytes) -> int:

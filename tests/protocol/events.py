@@ -38,7 +38,7 @@ def _of_worker(bus: "RealBus", word: str, worker: int, link: "Link") -> None:
         bus.move(link, (worker + 1) % bus.workers)
     elif word == "stop":
         bus.barrier([])
-        bus.clients()  # as before a death
+        bus.clients()  # see `_die`
         os.kill(pid := _pid_of(bus, worker), signal.SIGSTOP)
         wait_until_stopped(pid)
         bus.stopped.append(worker)

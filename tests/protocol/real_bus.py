@@ -261,7 +261,7 @@ class RealBus(Bus):
 
 
 def difference(traffic: Mapping[str, Any], before: Counter[str], expected: Counter[str]) -> str:
-    """What the bus counted that it should not have, if it had refused `before`; "" if nothing."""
+    """How the counts of the bus differ from those before and what a section expects; "" if not."""
     refused = Counter(traffic["refused"]) - before
     if refused != expected:
         return f"the bus refused or ignored {dict(refused)}, not {dict(expected)}"

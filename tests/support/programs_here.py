@@ -24,5 +24,5 @@ def program_here(
 def sbusd_here(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> tuple[int, str, str]:
-    """The same of `sbusd`."""
+    """The same for `sbusd`."""
     return program_here(command.main, words, monkeypatch, capsys)

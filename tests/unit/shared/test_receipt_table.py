@@ -1,4 +1,4 @@
-"""The table of receipts, as the workers see it that a message is for."""
+"""The receipt table, as the workers of a message's publisher and of its recipients see it."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ PUBLISHERS, OTHER = 0, 1
 
 
 class Interrupted(ReceiptTable):
-    """Whenever it was asked about the second message, the other worker delivers all of them."""
+    """After each look at the second message, the other worker delivers all messages."""
 
     def __init__(self, words: memoryview) -> None:
         super().__init__(words, workers=2, worker=PUBLISHERS)
@@ -61,7 +61,7 @@ class WatchedWords:
 
 @pytest.mark.parametrize("worker", [PUBLISHERS, OTHER])
 def test_a_successor_keeps_receipts_in_the_order_of_their_messages(worker: int) -> None:
-    """Of the publisher's worker, or of a recipient's, to which nothing was delivered."""
+    """A successor of the publisher's worker, or of a recipient's that had delivered nothing."""
     words = memoryview(bytearray(8 * receipt_words(2))).cast("Q")
     slots = ClientSlots(memoryview(bytearray(8 * client_slots_words(1))).cast("Q"))
     tables = [ReceiptTable(words, workers=2, worker=number) for number in (PUBLISHERS, OTHER)]
