@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import anyio
 import pytest
@@ -151,49 +150,6 @@ async def test_tasks_join_on_one_connection_at_the_same_time(bus: Bus) -> None:
                 for number in range(20):
                     tasks.start_soon(join, client, number)
     assert received == {b"%d" % number for number in range(20)}
-
-
-def test_the_service_survives_a_restart_of_the_bus(tmp_path: Path) -> None:
-    with running_bus(tmp_path) as bus:
-        server = sbus.blocking.connect(bus.address, reconnect=True)
-        executor = ThreadPoolExecutor(1)
-        serving = executor.submit(server.serve_last_values, "a/")
-        with sbus.blocking.connect(bus.address) as client:
-            while not is_served(client):
-                pass
-            client.publish("a/1", "before")
-            client.sync()
-    with running_bus(tmp_path) as bus, sbus.blocking.connect(bus.address) as client:
-        while not is_served(client):
-            pass
-        client.publish("a/1", "after")
-        client.publish("a/2", "after")
-        with client.last_values("a/*", timeout_seconds=TIMEOUT_S) as messages:
-            received = [messages.receive(timeout_seconds=TIMEOUT_S) for _ in range(2)]
-        assert received == [sbus.Message(b"a/1", b"after"), sbus.Message(b"a/2", b"after")]
-        server.close()
-        with suppress(sbus.Disconnected):
-            serving.result(TIMEOUT_S)
-        executor.shutdown()
-
-
-def test_a_service_of_less_is_not_in_the_way_of_one_of_all(bus: Bus) -> None:
-    with (
-        served(bus),
-        sbus.blocking.connect(bus.address) as less,
-        sbus.blocking.connect(bus.address) as client,
-        ThreadPoolExecutor(1) as executor,
-    ):
-        serving = executor.submit(less.serve_last_values, "a/1")
-        while not is_served(client):
-            pass
-        client.publish("a/2", "x")
-        for _ in range(5):
-            with client.last_values("a/*", timeout_seconds=TIMEOUT_S) as messages:
-                assert messages.receive(timeout_seconds=TIMEOUT_S).key == b"a/2"
-        less.close()
-        with suppress(sbus.Disconnected):
-            serving.result(TIMEOUT_S)
 
 
 @pytest.mark.parametrize("pattern", ["a" * 4_090, "/".join("a" * 128), "!/presence/*/*"])

@@ -2,9 +2,7 @@
 
 import json
 import os
-import signal
 import subprocess
-import sys
 
 import anyio
 import pytest
@@ -52,27 +50,6 @@ def test_members_are_watched_without_an_event_loop(bus: Bus) -> None:
         assert watch.members() == other.members(timeout_seconds=TIMEOUT_S)
         member.leave(timeout_seconds=TIMEOUT_S)
         assert watch.receive(timeout_seconds=TIMEOUT_S).reason == "gave-up"
-
-
-def test_a_killed_program_has_its_will_published_once(bus: Bus) -> None:
-    program = f"import sbus.blocking as b; c = b.connect({bus.address!r})\n"
-    program += "c.join('mortal', will=('will', 'x')); print(flush=True); c.receive()"
-    with sbus.blocking.connect(bus.address) as watcher:
-        watcher.subscribe("will")
-        watcher.subscribe("!/presence/*/mortal")
-        watcher.sync(timeout_seconds=TIMEOUT_S)
-        with subprocess.Popen(
-            [sys.executable, "-c", program],
-            stdout=subprocess.PIPE,
-            env=sbusd_environment(),
-        ) as process:
-            assert process.stdout is not None
-            process.stdout.readline()
-            process.send_signal(signal.SIGKILL)
-        received = [watcher.receive(timeout_seconds=TIMEOUT_S) for _ in range(3)]
-        assert [it.payload.split()[0] for it in received] == [b"join", b"x", b"leave"]
-        watcher.sync(timeout_seconds=TIMEOUT_S)
-        assert watcher.statistics().messages == 0
 
 
 def test_sbusctl_shows_members(bus: Bus) -> None:
