@@ -1,6 +1,8 @@
 """What the blocking client alone has: other threads that close it, and a descriptor to poll."""
 
+import os
 import select
+import socket
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeAlias
@@ -29,6 +31,13 @@ def bus(fake: FakeBus) -> Bus:
 def is_in_use(bus: Bus) -> bool:
     """Whether a thread is in a call; does not disturb one that is about to be."""
     return repr(bus._io.call.in_use).startswith("<locked")
+
+
+def fill(bus: Bus) -> None:
+    """Leave no room in the socket."""
+    with socket.socket(fileno=os.dup(bus.fileno())) as sock, suppress(BlockingIOError):
+        while True:
+            sock.send(bytes(1_000), socket.MSG_DONTWAIT)
 
 
 def publish_for_ever(bus: Bus) -> None:
@@ -111,9 +120,7 @@ class TestTimeout:
 
         task = Task(subscribe)
         assert [fake.receive(), fake.receive()] == [b"SUB a", WHOAMI]
-        with suppress(BlockingIOError):
-            while True:
-                bus._link.sock.send(bytes(1_000))
+        fill(bus)
         with pytest.raises(TimeoutError):
             task.join(TIMEOUT_S)
         bus.close()
@@ -123,9 +130,8 @@ class TestTimeout:
     ) -> None:
         monkeypatch.setattr("sbus.client.waiting_link.REASON_SECONDS_MAX", SOON_S)
         fake.send(ANSWER)
-        with bus, bus.subscription("a", timeout_seconds=TIMEOUT_S), suppress(BlockingIOError):
-            while True:
-                bus._link.sock.send(bytes(1_000))
+        with bus, bus.subscription("a", timeout_seconds=TIMEOUT_S):
+            fill(bus)
 
     def test_on_a_quiet_bus_does_not_blame_the_bus(self, bus: Bus) -> None:
         with bus:

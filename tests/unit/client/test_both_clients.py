@@ -329,6 +329,6 @@ def test_statistics_count_from_the_beginning(fake: FakeBus, connect: Connect) ->
         fake.accept()
         fake.send(b"MSG a\x001", b"CMSG !/lost\x005", ANSWER)
         bus.sync()
-        statistics = bus._link.inbox.statistics()
+        statistics = bus.statistics()
     assert (statistics.messages_received, statistics.messages_lost) == (1, 5)
     assert statistics.messages == 2
