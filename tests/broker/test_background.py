@@ -23,21 +23,14 @@ from tests.support.bus import (
 from tests.support.daemon import daemon_in, end, exchange, launch
 
 
-def test_bus_is_ready_when_sbusd_returns_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    """Address and pidfile are given relative, and the daemon works in another directory."""
-    assert launch(tmp_path) == ""
-    with daemon_in(tmp_path) as pid:
-        assert (tmp_path / "pid").read_text() == f"{pid}\n"
-        exchange(tmp_path / "bus")
-        end(pid)
-    assert os.listdir(tmp_path) == []
-
-
 def test_daemon_has_no_parent_no_terminal_and_no_directory_and_ignores_hangups(
     tmp_path: Path,
 ) -> None:
-    launch(tmp_path)
+    """It is ready when sbusd returns, and leaves nothing behind: address and pidfile are given
+    relative, and it works in another directory."""
+    assert launch(tmp_path) == ""
     with daemon_in(tmp_path) as pid:
+        assert (tmp_path / "pid").read_text() == f"{pid}\n"
         assert os.getsid(pid) not in (pid, os.getsid(0))
         assert os.readlink(f"/proc/{pid}/cwd") == "/"
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
@@ -51,6 +44,7 @@ def test_daemon_has_no_parent_no_terminal_and_no_directory_and_ignores_hangups(
             os.kill(process, signal.SIGHUP)
         exchange(tmp_path / "bus")
         end(pid)
+    assert os.listdir(tmp_path) == []
 
 
 def test_random_address_is_printed_before_sbusd_returns(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from tests.support.bus import (
     STOP_SECONDS_MAX,
     await_file,
     bus_of,
-    has_released_output,
     running_bus,
     sbusd_environment,
     stop,
@@ -176,28 +175,7 @@ def test_signal_to_every_process_ends_it_in_order(tmp_path: Path, signum: signal
     assert bus.stderr_text() == ""
 
 
-def test_file_that_another_bus_put_in_its_place_is_not_removed(tmp_path: Path) -> None:
-    with running_bus(tmp_path, command=SBUSD) as older:
-        for name in (older.address, f"{older.address}.admin"):
-            os.unlink(name)
-        arguments = ("-fa", older.address, "--workers=1")
-        newer_directory = tmp_path / "newer"
-        newer_directory.mkdir()
-        with bus_of(newer_directory, *arguments, address=older.address) as newer:
-            stop(older)
-            with newer.connect() as client:
-                live(client)
-        assert not os.path.lexists(older.address)
-
-
 # -- readiness -------------------------------------------------------------------------------------
-
-
-def test_no_process_of_a_ready_bus_holds_its_input_or_output(tmp_path: Path) -> None:
-    with running_bus(tmp_path, command=SBUSD) as bus:
-        pids = bus.pids()
-        assert len(pids) > 2
-        assert {pid: has_released_output(pid) for pid in pids} == dict.fromkeys(pids, True)
 
 
 def test_starts_without_any_standard_stream(path: str) -> None:

@@ -89,6 +89,10 @@ def test_a_limit_is_reached_and_connections_are_refused(tmp_path: Path) -> None:
                 with bus.connect() as refused:
                     refused.receive_until_closed()
         found = stream.up_to(lambda event: event["event"] == "client-disconnected")
+        with administer(bus) as admin:
+            stats = admin.ask("stats")
+    assert stats["connections_refused"] == {"too-many-connections": 3}
+    assert stats["connections_accepted"] == 2
     refusals = [event for event in found if event["event"] == "connection-refused"]
     assert [event["code"] for event in refusals] == ["too-many-connections"] * 3
     (reached,) = [event for event in found if event["event"] == "limit-reached"]

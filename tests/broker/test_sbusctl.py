@@ -168,13 +168,6 @@ class TestPubAtTheDefaultAddress:
         assert plain.returncode == general.returncode
         assert (plain.stdout, plain.stderr) == (general.stdout, general.stderr)
 
-    def test_a_bus_that_ends_is_an_error(self, tmp_path: Path) -> None:
-        with running_bus(tmp_path) as bus:
-            stop(bus)
-            result = self.publish(bus, "k", "x")
-        assert result.returncode == 1
-        assert result.stderr.startswith(f"sbusctl: cannot connect to {bus.address}: ".encode())
-
 
 class TestSub:
     def test_prints_a_line_for_a_message_when_it_comes(self, bus: Bus) -> None:

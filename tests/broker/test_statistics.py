@@ -80,20 +80,6 @@ def test_discarded_messages_are_counted_by_reason(
         assert_balanced(traffic)
 
 
-def test_refused_connections_are_counted(tmp_path: Path) -> None:
-    with (
-        running_bus(tmp_path, "--limit", "user_connections_max=2") as bus,
-        several_clients(bus, 2),
-        administer(bus) as admin,
-    ):
-        for _ in range(3):
-            with bus.connect() as late:
-                late.receive()
-        stats = admin.ask("stats")
-        assert stats["connections_refused"] == {"too-many-connections": 3}
-        assert stats["connections_accepted"] == 2
-
-
 def test_counters_survive_the_death_of_a_worker(tmp_path: Path) -> None:
     with running_bus(tmp_path) as bus, ExitStack() as stack:
         (doomed, (other,)) = stack.enter_context(clients_on_each(bus, 2))
