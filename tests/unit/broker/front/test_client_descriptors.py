@@ -76,11 +76,9 @@ def test_what_a_user_gives_back_is_there_for_others(
     assert second.connections == before + 10
 
 
-def test_there_are_no_more_clients_than_slots(
-    monkeypatch: pytest.MonkeyPatch, accounts: list[Account]
-) -> None:
+@pytest.mark.usefixtures("descriptors")
+def test_there_are_no_more_clients_than_slots(accounts: list[Account]) -> None:
     """Those of a memory that another bus with a lower limit has left."""
-    monkeypatch.setattr(client_descriptors, "_clients_max", lambda _workers: TOTAL)
     descriptors = ClientDescriptors(1, TOTAL // 2, clients=3)
     taken = sum(take_all(descriptors, account) for account in accounts)
     while descriptors.has_room_for_administrator():
