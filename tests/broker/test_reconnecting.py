@@ -1,4 +1,4 @@
-"""Clients that asked to reconnect, while their bus is killed, stopped, closed to them, and back."""
+"""Clients that asked to reconnect, while their bus is killed and back."""
 
 import json
 import os
@@ -7,19 +7,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from itertools import repeat
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import anyio
 import pytest
 
 import sbus
-from sbus.client.options import LinkOptions
-from tests.support.bus import Bus, kill_tree, running_bus, sbusd_environment, stop
+from tests.support.bus import Bus, kill_tree, running_bus, sbusd_environment
 from tests.support.event_loops import on_both_event_loops
-from tests.support.flood import send_until_held
-from tests.support.processes import worker_pids
 from tests.support.raw_client import RawClient
 from tests.support.threads import Task
 
@@ -150,26 +146,6 @@ async def test_closing_ends_the_wait_for_a_bus(tmp_path: Path) -> None:
                     await client.receive()
 
 
-def test_messages_of_unknown_fate_are_reported_and_not_published_again(tmp_path: Path) -> None:
-    with bus_at(tmp_path) as bus:
-        client = reporting(bus)
-        client.publish("a", "processed")
-        client.sync(timeout_seconds=TIMEOUT_S)
-        freeze(bus)
-        for number in range(3):
-            client.publish("a", f"{number}")
-        kill(bus)
-    with bus_at(tmp_path) as bus, client, bus.connect() as listener:
-        listener.sub(b"")
-        listener.sync()
-        with pytest.raises(sbus.MessagesUnconfirmed) as caught:
-            client.sync(timeout_seconds=TIMEOUT_S)
-        assert caught.value.count == 3
-        client.publish("a", "new")
-        client.sync(timeout_seconds=TIMEOUT_S)
-        assert listener.sync() == [b"MSG a\0new"]
-
-
 def test_a_wait_for_the_bus_takes_no_longer_than_the_timeout(tmp_path: Path) -> None:
     with bus_at(tmp_path) as bus:
         client = reporting(bus)
@@ -181,19 +157,6 @@ def test_a_wait_for_the_bus_takes_no_longer_than_the_timeout(tmp_path: Path) -> 
     with bus_at(tmp_path), client:
         client.publish("a", timeout_seconds=TIMEOUT_S)
         client.sync(timeout_seconds=TIMEOUT_S)
-
-
-def test_the_dot_dialect_knows_it_too(tmp_path: Path) -> None:
-    with bus_at(tmp_path, "--dialect", "dot") as bus:
-        client = sbus.blocking.connect(bus.address, losses="raise", dialect="dot", reconnect=True)
-        client.subscribe("a.")
-        client.sync(timeout_seconds=TIMEOUT_S)
-        kill(bus)
-    with bus_at(tmp_path, "--dialect", "dot"), client:
-        with pytest.raises(sbus.ConnectionInterrupted, match=GONE):
-            client.receive(timeout_seconds=TIMEOUT_S)
-        client.publish("a.b", "new")
-        assert client.receive(timeout_seconds=TIMEOUT_S) == sbus.Message(b"a.b", b"new")
 
 
 # -- losses that are logged ------------------------------------------------------------------------
@@ -257,35 +220,7 @@ async def test_async_for_outlives_the_bus_by_default(tmp_path: Path) -> None:
     assert received == [b"after"]
 
 
-# -- other ends ------------------------------------------------------------------------------------
-
-
-def test_a_client_survives_a_bus_that_is_stopped_in_good_order(tmp_path: Path) -> None:
-    with bus_at(tmp_path) as bus:
-        client = reporting(bus)
-        client.subscribe("a")
-        client.sync(timeout_seconds=TIMEOUT_S)
-        stop(bus)
-    with bus_at(tmp_path) as bus, client:
-        assert isinstance(client.receive(timeout_seconds=TIMEOUT_S), sbus.Reconnected)
-        client.sync(timeout_seconds=TIMEOUT_S)
-        publish(bus, b"a", b"1")
-        assert client.receive(timeout_seconds=TIMEOUT_S) == sbus.Message(b"a", b"1")
-
-
-def test_a_bus_that_lets_the_client_in_no_more_ends_it(tmp_path: Path) -> None:
-    rules = tmp_path / "sbus.toml"
-    rules.write_text('[[rules]]\ndeny = ["connect"]')
-    with bus_at(tmp_path) as bus:
-        client = reporting(bus)
-        client.sync(timeout_seconds=TIMEOUT_S)
-        kill(bus)
-    with bus_at(tmp_path, "--config", str(rules)) as bus, client:
-        with pytest.raises(sbus.Disconnected, match="not-admitted"):
-            reporting(bus)
-        for _ in range(2):
-            with pytest.raises(sbus.Disconnected, match=r"you may not connect .*not-admitted"):
-                client.receive(timeout_seconds=TIMEOUT_S)
+# -- many refusals --------------------------------------------------------------------------------
 
 
 def test_a_client_comes_back_whose_many_subscriptions_are_refused(tmp_path: Path) -> None:
@@ -305,87 +240,6 @@ def test_a_client_comes_back_whose_many_subscriptions_are_refused(tmp_path: Path
         with suppress(sbus.PacketRefused):  # for the notices behind those
             client.sync(timeout_seconds=TIMEOUT_S)
         client.sync(timeout_seconds=TIMEOUT_S)
-
-
-def test_misbehaviour_ends_it(bus: Bus) -> None:
-    options: LinkOptions = {"reconnect": True, "key_bytes_max": 5_000}
-    with sbus.blocking.connect(bus.address, **options) as client:
-        client.publish("k" * 5_000)
-        with pytest.raises(sbus.Disconnected, match="key-too-long"):
-            client.sync(timeout_seconds=TIMEOUT_S)
-
-
-def test_a_client_that_was_too_slow_comes_back(tmp_path: Path) -> None:
-    with bus_at(tmp_path, "--limit", "backlog_messages_max=10") as bus, reporting(bus) as client:
-        client.control("blocking/hard/error")
-        client.subscribe("a")
-        client.sync(timeout_seconds=TIMEOUT_S)
-        with bus.connect() as other:
-            for _ in range(5_000):
-                other.pub(b"a", bytes(100))
-            other.sync()
-        while not isinstance(item := client.receive(timeout_seconds=TIMEOUT_S), sbus.Reconnected):
-            assert isinstance(item, sbus.Message)
-        client.sync(timeout_seconds=TIMEOUT_S)
-        publish(bus, b"a", b"last")
-        assert client.receive(timeout_seconds=TIMEOUT_S) == sbus.Message(b"a", b"last")
-
-
-# -- a worker that dies with packets of the client -------------------------------------------------
-
-
-@contextmanager
-def held_packets(directory: Path, *, reconnect: bool) -> Iterator[Reporting]:
-    """A client whose worker has read a message, for which it has to wait, and a request behind it.
-
-    When the block begins, the worker is dead.
-    """
-    with ExitStack() as stack:
-        bus = stack.enter_context(running_bus(directory, workers=1))
-        slow, other, witness = (stack.enter_context(bus.connect()) for _ in range(3))
-        slow.control(b"blocking/soft/block")
-        slow.sub(b"a")
-        slow.sync()
-        send_until_held(other, repeat(b"MSG a\0" + bytes(1_000)), [witness])
-        options: LinkOptions = {"reconnect": reconnect}
-        connecting = sbus.blocking.connect(bus.address, losses="report", **options)
-        client = stack.enter_context(connecting)
-        client.subscribe("b")
-        client.sync(timeout_seconds=TIMEOUT_S)
-        (worker,) = worker_pids(bus).values()
-        os.kill(worker, signal.SIGSTOP)
-        client.publish("a", "held")
-        client.control("!/cred/whoami")
-        os.kill(worker, signal.SIGCONT)
-        for _ in range(2):  # turns, in which the worker reads both
-            with bus.connect() as another:
-                another.sync()
-        os.kill(worker, signal.SIGKILL)
-        yield client
-
-
-def test_a_request_that_died_with_a_worker_is_made_again(tmp_path: Path) -> None:
-    with held_packets(tmp_path, reconnect=True) as client:
-        with pytest.raises(sbus.MessagesUnconfirmed) as caught:
-            client.sync(timeout_seconds=TIMEOUT_S)
-        assert caught.value.count == 1
-        items = [client.receive(timeout_seconds=TIMEOUT_S)]
-        if not isinstance(items[0], sbus.Reconnected):
-            items.append(client.receive(timeout_seconds=TIMEOUT_S))
-        assert isinstance(items[-1], sbus.Reconnected)
-        assert "packets-lost" in items[-1].reason
-        client.publish("b", "here")
-        assert client.receive(timeout_seconds=TIMEOUT_S) == sbus.Message(b"b", b"here")
-
-
-def test_a_connection_outlives_the_worker_that_had_its_request(tmp_path: Path) -> None:
-    """It was not to be made again; so what was lost is raised."""
-    with held_packets(tmp_path, reconnect=False) as client:
-        with pytest.raises(sbus.PacketRefused, match="packets-lost"):
-            client.sync(timeout_seconds=TIMEOUT_S)
-        client.sync(timeout_seconds=TIMEOUT_S)
-        client.publish("b", "here")
-        assert client.receive(timeout_seconds=TIMEOUT_S) == sbus.Message(b"b", b"here")
 
 
 # -- sbusctl sub -----------------------------------------------------------------------------------
