@@ -18,7 +18,6 @@ from tests.support.descriptor_store import StoringManager, needs_refusal, storin
 from tests.support.flood import LOST
 from tests.support.processes import fork_server_pid, kill_at_once, several_clients
 from tests.support.raw_client import RawClient
-from tests.support.subscriptions import assert_each_counts, assert_subscribed, subscribe
 from tests.support.threads import meanwhile, wait_until
 from tests.support.upgrades import serving_pid, upgrade
 from tests.support.users import STRANGER, directory_for_everybody, effective_user, needs_root
@@ -80,33 +79,6 @@ def end_bus(bus: Bus, end: Callable[[Bus], None]) -> None:
 
 
 # -- what clients keep -----------------------------------------------------------------------------
-@pytest.mark.parametrize("end", [kill_front, kill_fork_server])
-def test_connections_and_subscriptions_outlive_any_process_of_the_bus(
-    manager: StoringManager, end: Callable[[Bus], None]
-) -> None:
-    """Messages that are sent before the next one starts arrive in order. Nobody gets a number
-    twice."""
-    count = 50
-    with ExitStack() as stack:
-        with manager.bus() as bus:
-            clients = stack.enter_context(several_clients(bus, 4))
-            own = subscribe(clients)
-            manager.wait_until_stored(len(clients))
-            end_bus(bus, end)
-        for number in range(count):
-            clients[0].pub(b"a/x", b"%d" % number)
-        bus = stack.enter_context(manager.bus())
-        for client in clients:
-            assert client.sync() == [b"MSG a/x\0%d" % number for number in range(count)]
-        assert [client.whoami() for client in clients] == own
-        assert_subscribed(clients, own)
-        assert_each_counts(clients)
-        with bus.connect() as new, administer(bus) as admin:
-            assert new.whoami()
-            numbers = [listed["client"] for listed in admin.ask("clients")["clients"]]
-            assert numbers == [1, 2, 3, 4, 5]
-
-
 class Traffic:
     """A publisher that numbers its messages, and a subscriber that checks them. Both want notices.
     The publisher waits after every few for a reply, so that no more are under way."""
