@@ -59,6 +59,7 @@ A> MSG !/x\0
 admin clients A soft=queue hard=discard order=queue age_ms_max=0
 
 == messages in sockets, and the order of later ones
+AB> CMSG !/notices/on
 AB> SUB k
 C> MSG k\01
 ! {event} A

@@ -135,33 +135,6 @@ def compact_if_possible(bus: OneProcessBus) -> None:
         bus.memory.wake(0b10)
 
 
-def test_nobody_is_told_of_losses_where_there_are_none(bus: OneProcessBus) -> None:
-    reader, writer = bus.connect(0), bus.connect(1)
-    tell(bus, reader, b"CMSG !/notices/on", b"SUB k")
-    for number in range(3):
-        tell(bus, writer, b"MSG k\0%d" % number)
-        bus.replace(0)
-    bus.settle()
-    assert reader.read() == [b"MSG k\x000", b"MSG k\x001", b"MSG k\x002"]
-
-
-def test_a_backlog_is_lost_and_its_number_known() -> None:
-    """A notice that was not sent when another worker died is not lost."""
-    with one_process_bus("slash", SMALL_BUFFERS) as bus:
-        reader, writer = bus.connect(0, buffer_bytes=SMALL_BUFFER_BYTES), bus.connect(1)
-        tell(bus, reader, b"CMSG !/notices/on", b"SUB k")
-        sent = [b"MSG k\0%d" % number for number in range(100)]
-        tell(bus, writer, *sent)
-        for _ in range(2):
-            bus.replace(0)
-            bus.settle()
-        received = reader.read()
-        bus.settle()
-        assert 0 < len(received) < len(sent)
-        assert received == sent[: len(received)]
-        assert reader.read() == [b"CMSG !/lost\0%d" % (len(sent) - len(received))]
-
-
 def test_a_client_is_told_later_of_what_a_successor_could_not_tell() -> None:
     """Its socket is full when it has lost packets and an unknown number of messages; then the
     successor dies, too."""
@@ -212,15 +185,6 @@ def test_a_client_with_subscriptions_and_notices_is_told_of_unknown_losses(
     bus.replace(0, is_late=True)
     tell(bus, neither, b"MSG k\0later")
     assert [peer.read() for peer in peers] == [[LOST, b"MSG k\0later"], [b"MSG k\0later"], []]
-
-
-def test_messages_of_other_workers_arrive(bus: OneProcessBus) -> None:
-    reader, writer = bus.connect(0), bus.connect(1)
-    tell(bus, reader, b"SUB k")
-    tell(bus, writer, b"MSG k\0before")
-    bus.replace(0)
-    tell(bus, writer, b"MSG k\0behind")
-    assert reader.read() == [b"MSG k\0before", b"MSG k\0behind"]
 
 
 class Killed(BaseException):
