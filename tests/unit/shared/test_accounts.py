@@ -330,14 +330,6 @@ def test_a_client_with_nothing_gets_what_is_small_compared_with_the_rest(
         assert 2 * taken <= left, "one client took more than it left"
 
 
-def test_a_quota_of_zero_gives_nothing() -> None:
-    limits = Limits(
-        user_subscriptions_max=0, user_subscription_bytes_max=0, user_backlog_bytes_max=0
-    )
-    (account,) = opened(limits, 1)
-    assert not any(account.has_room(kind, 1, 0) for kind in USER_QUOTAS)
-
-
 # -- the rate --------------------------------------------------------------------------------------
 @settings(max_examples=3 * settings().max_examples)
 @given(

@@ -23,9 +23,7 @@ from sbus.shared.shared_memory import (
     WORKERS_MAX,
     SharedMemory,
 )
-from tests.support.children import kill_and_reap
 from tests.unit.shared.memories import (
-    child_holding_the_lock,
     log_block_of,
     open_memory,
     small_limits,
@@ -329,16 +327,6 @@ TestWalking = Walking.TestCase
 TestWalking.settings = settings(stateful_step_count=60)
 
 
-def test_entries_go_only_to_the_workers_in_their_mask() -> None:
-    with open_memory(3) as memory:
-        memory.lock.open()
-        logs = started(memory, 0, 1, 2)
-        append(logs[0], memory, (0b110, b"a"), (0b010, b"b"), (0b100, b"c"))
-        assert walk(logs[0], memory) == []
-        assert [key for key, _ in walk(logs[1], memory)] == [b"a", b"b"]
-        assert [key for key, _ in walk(logs[2], memory)] == [b"a", b"c"]
-
-
 def test_entries_are_numbered_by_their_place_in_the_block() -> None:
     with open_memory(3) as memory:
         memory.lock.open()
@@ -361,37 +349,6 @@ def words_head(memory: SharedMemory) -> int:
         return int(words[LOG_HEAD])
 
 
-@pytest.mark.parametrize("payload", [b"", b"\0", b"\0" * 31, bytes(range(64))])
-def test_packets_come_out_byte_for_byte(payload: bytes) -> None:
-    with open_memory(1) as memory:
-        memory.lock.open()
-        (log,) = started(memory, 0)
-        packet, key_bytes = message(b"", payload)
-        with memory.lock as words:
-            log.append(words, log_block_of(1, ACCOUNT, [(1, packet, key_bytes)]), some_share())
-        assert walk(log, memory) == [(b"", packet)]
-
-
-def test_a_worker_without_entries_does_not_hold_the_log_back() -> None:
-    with open_memory(2) as memory:
-        memory.lock.open()
-        busy, _idle = started(memory, 0, 1)
-        for _ in range(3 * LOG_BYTES // 64):
-            assert append(busy, memory, (0b01, b"k")) == 0
-            assert len(walk(busy, memory)) == 1
-
-
-def test_an_idle_worker_gets_an_entry_after_many_rounds_of_the_ring() -> None:
-    with open_memory(2) as memory:
-        memory.lock.open()
-        busy, idle = started(memory, 0, 1)
-        for _ in range(3 * LOG_BYTES // 64):
-            append(busy, memory, (0b01, b"k"))
-            walk(busy, memory)
-        append(busy, memory, (0b10, b"mail"))
-        assert [key for key, _ in walk(idle, memory)] == [b"mail"]
-
-
 def test_a_block_that_does_not_fit_before_the_end_begins_at_the_start_of_the_ring() -> None:
     with open_memory(1) as memory:
         memory.lock.open()
@@ -400,28 +357,6 @@ def test_a_block_that_does_not_fit_before_the_end_begins_at_the_start_of_the_rin
             # 96 bytes each, of which 2,048 is no multiple.
             assert append(log, memory, (1, b"%03d" % number), size=40) == 0
             assert [key for key, _ in walk(log, memory)] == [b"%03d" % number]
-
-
-def test_what_was_taken_from_the_log_may_be_overwritten() -> None:
-    with open_memory(WORKERS, small_limits(LOG_BYTES)) as memory:
-        memory.lock.open()
-        log, other = started(memory, 0, 1)
-        for number in range(100):
-            append(other, memory, (0b1, b"first"), (0b1, b"second"), size=number % 50)
-            with memory.lock as words:
-                end = log.destined_end(words)
-                piece = log.take_piece(words, end)
-                log.share_cursor(words)
-                log.ask_to_be_woken(words)
-                assert log.is_caught_up
-                assert log.statistics(words).used_bytes == 0
-            before = list(log.walk_piece(piece))
-            for _ in range(20):
-                append(log, memory, (0b10, b"other"), size=60)
-                walk(other, memory)
-            assert list(log.walk_piece(piece)) == before
-            assert [key for block in before for key, _, _ in block.entries] == [b"first", b"second"]
-            assert not list(entries_of(log, end))
 
 
 def test_a_full_log_accepts_nothing_until_a_quarter_is_free() -> None:
@@ -682,30 +617,6 @@ def test_a_process_that_does_not_walk_sees_the_same_statistics() -> None:
         assert (statistics.head, statistics.used_bytes, statistics.size_bytes) == (128, 128, 2048)
 
 
-def test_a_worker_killed_while_appending_has_appended_nothing() -> None:
-    def act(words: memoryview) -> None:
-        packet, key_bytes = message(b"never", b"x" * 50)
-        block = log_block_of(1, ACCOUNT, [(0b11, packet, key_bytes)])
-        OrderedLog(memory, 0).append(words, block, some_share())
-
-    with open_memory(2) as memory, child_holding_the_lock(memory, act) as child:
-        memory.lock.open()
-        kill_and_reap(child)
-        logs = started(memory, 0, 1)
-        with memory.lock as words:
-            assert words[LOG_HEAD] == 0
-            logs[0].check_invariants(words)
-        append(logs[0], memory, (0b11, b"first"))
-        for log in logs:
-            assert [key for key, _ in walk(log, memory)] == [b"first"]
-
-
-def test_the_mask_of_a_block_is_the_union_of_its_entries() -> None:
-    block = log_block_of(1, ACCOUNT, [(0b001, b"MSG a\0", 1), (0b100, b"MSG b\0", 1)])
-    assert block.mask == 0b101
-    assert len(block.data) % 64 == 0
-
-
 def test_a_quarter_of_the_log_must_take_the_largest_block_and_a_skip() -> None:
     largest = 512 + 1024 + 32 * (4 + 2)  # a batch, the packet that ends it, headers, padding
     for log_bytes, accepted in ((16_384, True), (12_288, False), (16_384 + 32, False)):
@@ -718,10 +629,6 @@ def test_a_quarter_of_the_log_must_take_the_largest_block_and_a_skip() -> None:
         else:
             with pytest.raises(ConfigurationError, match="at least 16384"):
                 check_log_size(limits)
-
-
-def test_the_default_limits_fit_together() -> None:
-    check_log_size(Limits())
 
 
 def test_a_block_is_appended_only_behind_what_was_walked() -> None:

@@ -44,29 +44,6 @@ def change_and_fail(lock: MemoryLock) -> None:
         raise LookupError
 
 
-def test_what_one_critical_section_changes_the_next_one_sees() -> None:
-    with open_memory(2) as memory:
-        memory.lock.open()
-        for value in range(5):
-            with memory.lock as words:
-                assert words[LOG_HEAD] == value
-                words[LOG_HEAD] = value + 1
-                words[WORKER_WORDS + 2 * WORDS_PER_WORKER - 1] = value
-        with memory.lock as words:
-            assert words[WORKER_WORDS + 2 * WORDS_PER_WORKER - 1] == 4
-
-
-def test_an_error_in_a_critical_section_changes_nothing() -> None:
-    with open_memory(1) as memory:
-        memory.lock.open()
-        with memory.lock as words:
-            words[LOG_HEAD] = 1
-        with pytest.raises(LookupError):
-            change_and_fail(memory.lock)
-        with memory.lock as words:
-            assert words[LOG_HEAD] == 1
-
-
 def test_every_word_has_its_own_place() -> None:
     with open_memory(WORKERS_MAX) as memory:
         memory.lock.open()

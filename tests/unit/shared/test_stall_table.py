@@ -134,24 +134,3 @@ class Stalling(RuleBasedStateMachine):
 
 TestStalling = Stalling.TestCase
 TestStalling.settings = settings(max_examples=2 * settings().max_examples, stateful_step_count=40)
-
-
-def test_there_are_as_many_places_as_the_limit_says_for_every_worker() -> None:
-    words = memoryview(bytearray(8 * stall_table_words(WORKERS, LIMITS))).cast("Q")
-    places: list[int] = []
-    for worker in range(WORKERS):
-        view = StallTable(words, PLACES, worker)
-        while (place := view.take_place()) is not None:
-            places.append(place)
-    assert len(set(places)) == len(places) == WORKERS * PLACES
-    for number, place in enumerate(places, 1):
-        StallTable(words, PLACES, 0).stall(place, number)
-    assert [
-        StallTable(words, PLACES, None).is_stalled(place, number)
-        for number, place in enumerate(places, 1)
-    ] == [True] * len(places)
-
-
-def test_a_process_without_clients_has_no_places() -> None:
-    words = memoryview(bytearray(8 * stall_table_words(WORKERS, LIMITS))).cast("Q")
-    assert StallTable(words, PLACES, None).take_place() is None

@@ -29,13 +29,10 @@ from sbus.shared.subscription_table import (
     Record,
     SubscriptionTable,
     all_have_read,
-    encode_record,
     read_records,
 )
-from tests.support.children import kill_and_reap
 from tests.unit.shared.journal_model import read_all, read_on, subscribed, unsubscribed, write
 from tests.unit.shared.memories import (
-    child_holding_the_lock,
     open_memory,
     small_limits,
     was_woken,
@@ -109,22 +106,6 @@ def test_records_come_back_as_they_were_written(records: list[Record]) -> None:
         assert read(reader, memory) == records
         assert read(reader, memory) == []
         assert read_all(memory) == records
-
-
-def test_a_reader_may_stop_after_any_record(memory: SharedMemory) -> None:
-    writer, reader = started(memory, 0), started(memory, 1)
-    records = [subscribed(0, client, b"a" * client) for client in range(1, 6)]
-    assert write(writer, memory, *records[:4])
-    with memory.lock as words:
-        reader.note_unread(words)
-    assert list(reader.read(3)) == records[:3]
-    assert reader.has_unread
-    assert not is_current(reader, memory)
-    assert write(writer, memory, records[4])
-    assert list(reader.read(3)) == records[3:4], "the last one came later"
-    assert not reader.has_unread
-    assert read(reader, memory) == records[4:]
-    assert is_current(reader, memory)
 
 
 def test_several_records_go_in_at_once_or_not_at_all(memory: SharedMemory) -> None:
@@ -237,25 +218,6 @@ def test_one_that_has_not_leaves_an_arena_without_reading_it(memory: SharedMemor
         reader.share_epoch(words)
         assert words[WORKER_WORDS + WORDS_PER_WORKER + EPOCH_SEEN] == words[TABLE_EPOCH] == 1
     assert [record.pattern for record in read(reader, memory)] == [b"a"]
-
-
-def test_a_worker_killed_while_journalling_has_journalled_nothing() -> None:
-    def act(words: memoryview) -> None:
-        SubscriptionTable(shared, 0).append(
-            words, encode_record(subscribed(0, 1, b"never")), edge=True
-        )
-
-    with (
-        open_memory(1, small_limits()) as shared,
-        child_holding_the_lock(shared, act) as child,
-    ):
-        shared.lock.open()
-        kill_and_reap(child)
-        reader = started(shared)
-        assert is_current(reader, shared)
-        assert read(reader, shared) == []
-        write(started(shared, 0), shared, unsubscribed(0, 1, b"a"))
-        assert read(reader, shared) == [unsubscribed(0, 1, b"a")]
 
 
 def read_changes(
