@@ -1,8 +1,5 @@
 """The backlog against a naive model: a list of what came, looked through from its beginning."""
 
-import time
-
-import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -205,35 +202,6 @@ def taken(backlog: Backlog) -> list[Item]:
     return items
 
 
-@pytest.mark.parametrize(
-    ("order", "expected"),
-    [
-        (
-            BacklogOrder.QUEUE,
-            [b"a", b"ccc", Gap(2), b"bb", ControlMessage(b"r"), b"d", b"ee", Gap(1)],
-        ),
-        (BacklogOrder.STACK, [Gap(3), b"bb", b"ccc", b"a", ControlMessage(b"r"), b"ee", b"d"]),
-        (BacklogOrder.RANDOM, [Gap(3), b"ccc", b"bb", b"a", ControlMessage(b"r"), b"ee", b"d"]),
-    ],
-)
-@pytest.mark.parametrize("changed", [False, True], ids=["chosen before", "chosen afterwards"])
-def test_an_order_holds_on_each_side_of_a_reply(
-    order: BacklogOrder, expected: list[Item], changed: bool
-) -> None:
-    backlog = Backlog(BacklogOrder.QUEUE if changed else order)
-    backlog.append(b"a")
-    backlog.append(b"ccc")
-    backlog.record_drops(1)
-    backlog.record_drops(1)
-    backlog.append(b"bb")
-    backlog.append_control(b"r")
-    backlog.append(b"d")
-    backlog.append(b"ee")
-    backlog.record_drops(1)
-    backlog.reorder(order)
-    assert taken(backlog) == expected
-
-
 def test_choosing_an_order_sorts_nothing() -> None:
     backlog = Backlog(BacklogOrder.QUEUE)
     for number in range(1_000):
@@ -242,40 +210,8 @@ def test_choosing_an_order_sorts_nothing() -> None:
     assert (backlog.overhead_bytes, backlog.unindexed) == (0, 1_000)
 
 
-def test_changing_the_order_over_and_over_costs_no_more_than_the_messages() -> None:
-    """Sorting anew at each change would take minutes."""
-    backlog = Backlog(BacklogOrder.QUEUE)
-    for number in range(50_000):
-        backlog.append(b"MSG %d\0" % number + bytes(number % 100))
-    began_at = time.monotonic()
-    for _ in range(5_000):
-        for order in BacklogOrder:
-            backlog.reorder(order)
-            backlog.index(100)
-            backlog.pop()
-    assert backlog.messages == 30_000
-    backlog.check_invariants()
-    assert time.monotonic() - began_at < 60
-
-
 def message(key: str, payload: int) -> bytes:
     return b"MSG %s\0%d" % (key.encode(), payload)
-
-
-def test_a_newer_message_takes_the_place_of_the_one_with_its_key() -> None:
-    backlog = Backlog(BacklogOrder.LATEST)
-    for key, payload in (("a", 1), ("b", 1), ("a", 2), ("c", 1), ("a", 3)):
-        backlog.append(message(key, payload))
-    backlog.append_control(b"r")
-    backlog.append(message("a", 4))
-    assert backlog.replaced == 2
-    assert taken(backlog) == [
-        message("a", 3),
-        message("b", 1),
-        message("c", 1),
-        ControlMessage(b"r"),
-        message("a", 4),
-    ]
 
 
 def test_what_waited_before_is_replaced_when_as_many_messages_have_come() -> None:

@@ -128,18 +128,6 @@ def test_all_workers_see_a_stall_and_waiting_workers_are_woken_once(memory: Shar
     assert not was_woken(memory, 1)
 
 
-def test_flipping_counts_every_stall_once(memory: SharedMemory) -> None:
-    one = Scene(memory, Limits())
-    other = Scene(memory, Limits(), stalls=one.stalls)
-    for _ in range(100):
-        one.backpressure.stall()
-        other.backpressure.stall()
-        one.backpressure.end_stall()
-        assert one.theirs.any_stalled()
-        other.backpressure.end_stall()
-        assert not one.theirs.any_stalled()
-
-
 @given(
     st.integers(0, 2**63),
     *[IDS] * 5,
@@ -165,21 +153,3 @@ def test_what_was_packed_is_what_other_workers_unpack(
     assert rest == pattern
     assert (got.client, got.place, got.account_place) == (client, place, account)
     assert (got.credentials, got.profile) == (own, profile)
-
-
-@pytest.mark.parametrize(
-    ("named", "meant"),
-    [
-        ((b"", b"", b""), True),
-        ((b"10", b"1000", b"4711"), True),
-        ((b"", b"1000", b""), True),
-        ((b"", b"1001", b""), False),
-        ((b"11", b"1000", b"4711"), False),
-        ((b"10", b"1000", b"4712"), False),
-        ((b"10", b"01000", b""), False),
-    ],
-)
-def test_a_secret_key_of_anothers_does_not_mean_it(
-    memory: SharedMemory, named: tuple[bytes, bytes, bytes], meant: bool
-) -> None:
-    assert Scene(memory, Limits()).rule.may_be_meant(named) == meant

@@ -118,23 +118,6 @@ def test_large_packets_make_short_turns(peers: Make) -> None:
     assert large == one + 3
 
 
-def test_a_full_socket_ends_the_turn_and_room_brings_the_next(peers: Make) -> None:
-    peer = peers(limits())
-    peer.gives_turns = False
-    taken = peer.fill()
-    for _ in range(2 * taken):
-        peer.deliver(b"x")
-    for turns in (1, 2):
-        assert len(peer.read()) == taken
-        peer.settle()
-        assert peer.room_reports == turns
-        _, more = peer.outbox.send_backlog(1_000)
-        assert not more
-    peer.gives_turns = True
-    assert len(peer.read_all()) == taken + 1
-    assert peer.outbox.statistics().backlog == 0
-
-
 def test_an_outbox_closed_before_its_turn_needs_none(peers: Make) -> None:
     peer = full_with_room(peers, 3)
     peer.outbox.close()
@@ -157,21 +140,6 @@ def test_closing_counts_what_was_left(peers: Make) -> None:
     assert peer.outbox.statistics() == OutboxStatistics(taken + 4, taken, 2, 2, 0, 0)
     peer.outbox.close()
     assert peer.outbox.statistics().undelivered == 2
-
-
-@pytest.mark.parametrize("code", [errno.ENOBUFS, errno.ENOMEM])
-def test_a_kernel_without_memory_is_asked_again(peers: Make, code: int) -> None:
-    peer = peers(limits())
-    make_moody(peer, *[code] * 3)
-    peer.deliver(b"a")
-    peer.deliver(b"b")
-    assert peer.outbox.statistics().backlog == 2
-    assert peer.read() == []
-    while peer.retries:
-        assert not peer.watches_room, "its socket has room"
-        peer.retry()
-    assert peer.read() == [b"a", b"b"]
-    assert peer.outbox.is_flowing
 
 
 def test_closing_while_the_kernel_has_no_memory_sends_nothing(peers: Make) -> None:

@@ -22,7 +22,6 @@ from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft, flood
 from sbus.shared.accounts import BACKLOG_BYTES, DROPPED
 from sbus.shared.worker_statistics import DROPPED_AT, DROPPED_BYTES
 from tests.unit.broker.delivery.outbox_peer import Peer, limits, open_peers, total
-from tests.unit.shared.memories import open_memory
 
 AGE_MS = 30
 KEEPING_BYTES = 64 + 256
@@ -122,37 +121,6 @@ def test_a_receipt_says_that_a_message_waits_in_the_place_of_one_that_was_too_ol
     assert tally.counts() == (0, 1, 0)
 
 
-def test_losses_are_told_of_where_they_are_and_together(peers: Make, clock: Clock) -> None:
-    peer = full_peer(peers, BacklogOrder.QUEUE, messages=3)
-    peer.deliver(A, A, A, B)  # the last finds no room
-    clock.now_ms += AGE_MS + 1
-    peer.outbox.send_control(b"reply")
-    peer.deliver(C, D)
-    assert rest(peer) == [b"CMSG !/lost\x004", b"reply", C, D]
-
-
-def test_nothing_but_losses_and_replies_may_be_left(peers: Make, clock: Clock) -> None:
-    peer = full_peer(peers, BacklogOrder.QUEUE)
-    peer.deliver(A, B)
-    peer.outbox.send_control(b"reply")
-    peer.deliver(C)
-    clock.now_ms += AGE_MS + 1
-    assert rest(peer) == [b"CMSG !/lost\x002", b"reply", b"CMSG !/lost\x001"]
-    peer.deliver(D)
-    assert peer.read() == [D]
-
-
-def test_a_message_that_replaces_another_has_its_own_age(peers: Make, clock: Clock) -> None:
-    peer = full_peer(peers, BacklogOrder.LATEST)
-    peer.deliver(b"MSG a\x001", b"MSG b\x001")
-    clock.now_ms += 20
-    peer.deliver(b"MSG a\x002")
-    clock.now_ms += 20
-    assert rest(peer) == [b"MSG a\x002", b"CMSG !/lost\x001"]
-    assert (peer.outbox.replaced, peer.outbox.dropped) == (1, {"age": 1})
-    assert peer.account.use(BACKLOG_BYTES) == 0
-
-
 def test_what_came_before_the_choice_counts_from_it(peers: Make, clock: Clock) -> None:
     peer = full_peer(peers, BacklogOrder.QUEUE)
     peer.deliver(A)
@@ -204,23 +172,6 @@ def sent_over(record: BacklogRecord) -> BacklogRecord:
     """As the other bus reads it."""
     snapshot = ClientSnapshot(client=1, backlog=record)
     return decode_snapshot(encode_snapshot(snapshot)).backlog
-
-
-def test_publishers_go_on_when_all_that_waited_is_too_old(clock: Clock) -> None:
-    given = limits(messages=4)
-    with open_memory(1) as memory, open_peers() as peers:
-        memory.lock.open()
-        peer = peers(given)
-        peer.outbox.choose(Hard.BLOCK)
-        peer.outbox.choose(AGE_MS)
-        peer.let_block(memory, given)
-        peer.fill_exactly()
-        peer.deliver(*[A] * 6)
-        assert peer.backpressure.is_stalled
-        clock.now_ms += AGE_MS + 1
-        peer.read_all()
-        assert not peer.backpressure.is_stalled
-        assert peer.outbox.dropped == {"age": 6}
 
 
 class Recorder(socket.socket):
