@@ -187,16 +187,6 @@ def test_what_is_left_of_a_killed_bus_blocks_no_start(tmp_path: Path) -> None:
             assert wait_until_gone(process, GONE_SECONDS_MAX)
 
 
-def test_a_bus_whose_fork_server_is_killed_leaves_nothing(tmp_path: Path) -> None:
-    launch(tmp_path)
-    with daemon_in(tmp_path) as pid:
-        processes = process_tree(pid)
-        os.kill(fork_server_of(processes), signal.SIGKILL)
-        for process in processes:
-            assert wait_until_gone(process, GONE_SECONDS_MAX)
-    assert os.listdir(tmp_path) == []
-
-
 @needs_root
 @pytest.mark.parametrize("awaits_end", [True, False])
 def test_the_remover_of_a_killed_bus_leaves_the_next_one_alone(awaits_end: bool) -> None:
@@ -293,16 +283,3 @@ def test_of_several_starts_at_one_abstract_address_one_serves(tmp_path: Path) ->
     for _ in range(RACES):
         address = f"/dev/unix/abstract/00{secrets.token_hex(16)}"
         check_race(tmp_path, address, *[("-ra", address, "-p", "/dev/null")] * 2)
-
-
-def test_of_several_starts_with_one_pidfile_one_serves(tmp_path: Path) -> None:
-    """Each at an address of its own."""
-    for _ in range(RACES):
-        (tmp_path / "pid").write_text("4711\n")
-        ended = start_together(tmp_path, *(("-a", name, "-p", "pid") for name in "ab"))
-        assert sorted(status for status, _ in ended) == [0, 1], ended
-        pid = int((tmp_path / "pid").read_text())
-        for status, said in ended:
-            assert status == 0 or f"/pid is in use by process {pid}: " in said, ended
-        end(pid)
-        assert os.listdir(tmp_path) == []
