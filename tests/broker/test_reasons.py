@@ -2,8 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 import pytest
 
@@ -11,7 +10,7 @@ from tests.support.admin import administer
 from tests.support.bus import Bus
 from tests.support.processes import (
     clients_on_each,
-    several_clients,
+    clients_with_notices,
     stopped,
     worker_pids,
 )
@@ -28,14 +27,6 @@ LARGE = b"MSG k\0" + b"x" * 100_000
 def with_notices(client: RawClient) -> None:
     client.control(b"!/notices/on")
     client.whoami()
-
-
-@contextmanager
-def clients_with_notices(bus: Bus, count: int) -> Iterator[list[RawClient]]:
-    with several_clients(bus, count) as clients:
-        for client in clients:
-            with_notices(client)
-        yield clients
 
 
 def number_of_last(bus: Bus) -> int:

@@ -27,9 +27,9 @@ from tests.support.bus import (
     stop,
     wait_until_gone,
 )
+from tests.support.daemon import exchange
 from tests.support.needs import needs_tool
 from tests.support.processes import fork_server_pid, is_replaced, stopped, worker_pids
-from tests.support.raw_client import RawClient
 from tests.support.service_manager import ServiceManager, service_manager
 from tests.support.threads import wait_until
 from tests.support.upgrades import changing_bus, upgrade
@@ -238,14 +238,6 @@ def activated(directory: Path, *options: str, names: str | None) -> Iterator[str
             assert os.path.lexists(path), "a socket that is passed down is not the bus's to remove"
     finally:
         kill_tree(process)
-
-
-def exchange(path: str) -> None:
-    """A client that connected before there was a bus is connected to it."""
-    with RawClient(path, timeout_s=START_SECONDS_MAX) as client:
-        client.sub(b"key")
-        client.pub(b"key", b"payload")
-        assert client.receive(START_SECONDS_MAX) == b"MSG key\0payload"
 
 
 @needs_activator

@@ -3,29 +3,25 @@
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.support.bus import Bus, running_bus, wait_until_gone
-from tests.support.processes import clients_on_each, fork_server_pid, several_clients, worker_pids
+from tests.support.processes import (
+    clients_on_each,
+    clients_with_notices,
+    fork_server_pid,
+    several_clients,
+    worker_pids,
+)
 from tests.support.raw_client import RawClient
 from tests.support.threads import Task
 
 GONE_SECONDS_MAX = 60.0
 FAILED = b"CMSG !/error\0bus-failed a process of the bus has failed, and the bus ends"
-
-
-@contextmanager
-def clients_with_notices(bus: Bus) -> Iterator[list[RawClient]]:
-    with several_clients(bus, 6) as clients:
-        for client in clients:
-            client.control(b"!/notices/on")
-            client.whoami()
-        yield clients
 
 
 def check_told(clients: list[RawClient], a_worker_is_stopped: bool) -> None:
@@ -42,7 +38,7 @@ def assert_all_gone(pids: list[int]) -> None:
 
 @pytest.mark.parametrize("a_worker_is_stopped", [False, True])
 def test_no_process_outlives_the_front(tmp_path: Path, a_worker_is_stopped: bool) -> None:
-    with running_bus(tmp_path, workers=3) as bus, clients_with_notices(bus) as clients:
+    with running_bus(tmp_path, workers=3) as bus, clients_with_notices(bus, 6) as clients:
         pids = bus.pids()
         assert len(pids) == 5
         if a_worker_is_stopped:
@@ -56,7 +52,7 @@ def test_no_process_outlives_the_front(tmp_path: Path, a_worker_is_stopped: bool
 @pytest.mark.parametrize("a_worker_is_stopped", [False, True])
 def test_without_its_fork_server_the_bus_ends(tmp_path: Path, a_worker_is_stopped: bool) -> None:
     """It can no longer replace workers, so it reports that and ends, to be started again."""
-    with running_bus(tmp_path, workers=3) as bus, clients_with_notices(bus) as clients:
+    with running_bus(tmp_path, workers=3) as bus, clients_with_notices(bus, 6) as clients:
         pids = bus.pids()
         if a_worker_is_stopped:
             os.kill(worker_pids(bus)[1], signal.SIGSTOP)

@@ -162,6 +162,16 @@ def several_clients(bus: Bus, count: int) -> Iterator[list[RawClient]]:
 
 
 @contextmanager
+def clients_with_notices(bus: Bus, count: int) -> Iterator[list[RawClient]]:
+    """The same for clients that are told what goes wrong."""
+    with several_clients(bus, count) as clients:
+        for client in clients:
+            client.control(b"!/notices/on")
+            client.whoami()
+        yield clients
+
+
+@contextmanager
 def clients_on_each(bus: Bus, workers: int, each: int = 1) -> Iterator[list[list[RawClient]]]:
     """`each` clients on every worker, [worker][number], of a bus without other clients.
 
