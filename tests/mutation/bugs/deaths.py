@@ -22,6 +22,13 @@ BUGS = (
         found_by=[f"{_WORKER}/test_receipts.py"],
     ),
     Bug(
+        "receipts are not told in the order of their messages behind a death",
+        "ReceiptTable.succeed",
+        "taken.sort(key=marks.__getitem__)",
+        "",
+        found_by=["tests/unit/shared/test_receipt_table.py"],
+    ),
+    Bug(
         "a receipt never comes that was placed during a succession",
         "Inheritance.take_over",
         "self._subscriptions.start()\nself._succeed_receipts(placed)",

@@ -135,6 +135,22 @@ BUGS = (
         found_by=[f"{_WORKER}/test_machine.py"],
     ),
     Bug(
+        "receipts that workers complete meanwhile are told first",
+        "ReceiptTable.complete",
+        "found = [it for it in reversed(self.open.values()) if self.is_complete(it.entry)]\n"
+        "return found[::-1]",
+        "return [it for it in self.open.values() if self.is_complete(it.entry)]",
+        found_by=["tests/unit/shared/test_receipt_table.py"],
+    ),
+    Bug(
+        "an interruption by the host makes users miss messages",
+        "charge_debt",
+        "smaller(spent_ns + EXCESS_FACTOR * excess_ns, CHARGE_NS_MAX)",
+        "(spent_ns + EXCESS_FACTOR * excess_ns)",
+        file="_fan_out.h",
+        found_by=[f"{_WORKER}/test_ordinary_step.py"],
+    ),
+    Bug(
         "a limit beyond 31 bits ends the worker",
         "<module>",
         "Annotated[int, Meta(ge=1, le=2**30)]",
