@@ -312,17 +312,20 @@ async def test_a_worker_that_keeps_dying_early_is_forked_after_growing_delays(
     scene: Scene, autojump_clock: trio.testing.MockClock
 ) -> None:
     await scene.serve()
-    pauses = []
-    for _ in range(8):
-        died_at = trio.current_time()
-        forks = len(scene.fork_server.forks)
+
+    async def pause() -> float:
+        died_at, forks = trio.current_time(), len(scene.fork_server.forks)
         await scene.kill(2)
         while len(scene.fork_server.forks) == forks:
             await pass_time(0.05)
-        pauses.append(trio.current_time() - died_at)
+        return trio.current_time() - died_at
+
+    pauses = [await pause() for _ in range(8)]
     assert pauses == sorted(pauses)
     assert 0 < pauses[0] < 1
     assert 4 < pauses[-1] < 6
+    scene.supervisor.workers[2].forked_at = -1e9  # it has lived long
+    assert [await pause(), await pause()] == pytest.approx([0, pauses[0]])
 
 
 async def test_without_descriptors_a_worker_is_replaced_later(
