@@ -1,4 +1,4 @@
-"""Counts of what tests should avoid. They only fall, and whoever lowers one writes it down here.
+"""Counts of what tests should avoid. They only fall: a change that lowers one writes it down here.
 
 A test that reads a private attribute, or replaces one of the product, has to be rewritten with the
 product. One that sleeps is slow, or wrong on a busy machine.
