@@ -21,7 +21,7 @@ import sbus
 from sbus.cli.sbusctl.command import sbusctl
 from tests.support.bus import Bus, running_bus
 from tests.support.raw_client import RawClient
-from tests.support.threads import Task, wait_until
+from tests.support.threads import meanwhile, wait_until
 from tests.support.users import STRANGER, directory_for_everybody, effective_user, needs_root
 
 USERS = (0, STRANGER, STRANGER - 1) if os.geteuid() == 0 else (os.geteuid(),) * 3
@@ -165,25 +165,37 @@ def test_traffic_is_counted_to_the_message(scene: Scene, ctl: Ctl) -> None:
     assert {worker["pid"] for worker in workers} < set(scene.bus.pids())
 
 
-@pytest.mark.parametrize(
-    ("by", "rows"), [("client", 3 * WORKERS), ("user", len(set(USERS))), ("worker", WORKERS)]
-)
-def test_top_shows_who_publishes(scene: Scene, ctl: Ctl, by: str, rows: int) -> None:
-    publisher, *_ = scene.all
-    stop = threading.Event()
+def top_by(scene: Scene, ctl: Ctl, by: str) -> list[dict[str, Any]]:
+    """The rows while the first client publishes."""
 
-    def publish() -> None:
+    def publish(stop: threading.Event) -> None:
         while not stop.is_set():
-            publisher.pub(b"k", b"")
+            scene.all[0].pub(b"k/1", b"")
+            scene.all[0].whoami()  # so that nobody misses any
 
-    task = Task(publish)
-    try:
-        top = ctl("top", "--by", by, "--count", "1", "--interval", "0.2")
-    finally:
-        stop.set()
-        task.join()
-    assert len(top["rows"]) == rows
-    assert sum(row["messages_in_per_second"] > 0 for row in top["rows"]) == 1
+    with meanwhile(publish):
+        rows: list[dict[str, Any]] = ctl("top", "--by", by, "--count", "1", "--interval", "0.2")[
+            "rows"
+        ]
+    assert sum(row["messages_in_per_second"] > 0 for row in rows) == 1
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("by", "count"), [("client", 3 * WORKERS), ("user", len(set(USERS))), ("worker", WORKERS)]
+)
+def test_top_shows_who_publishes(scene: Scene, ctl: Ctl, by: str, count: int) -> None:
+    assert len(top_by(scene, ctl, by)) == count
+
+
+def test_top_shows_the_beginnings_of_keys_and_who_receives_them(scene: Scene, ctl: Ctl) -> None:
+    for client in scene.all[1:3]:
+        client.sub(b"k/1")
+        client.sync()
+    (row,) = top_by(scene, ctl, "key")
+    assert row["prefix"] == "k/"
+    assert row["bytes_in_per_second"] == pytest.approx(8 * row["messages_in_per_second"])
+    assert row["delivered_per_second"] == pytest.approx(2 * row["messages_in_per_second"])
 
 
 def test_subscriptions_and_recipients_are_listed(scene: Scene, ctl: Ctl) -> None:
