@@ -67,6 +67,37 @@ def full_peer(
     return peer
 
 
+def test_with_soft_block_the_first_message_without_room_holds_until_none_waits(
+    peers: Make, memory: SharedMemory
+) -> None:
+    peer = full_peer(peers, memory, SOFT_BLOCK)
+    peer.deliver(b"a")
+    assert peer.backpressure.is_stalled
+    peer.deliver(b"b", b"c", b"d", b"e")
+    statistics = peer.outbox.statistics()
+    assert (statistics.dropped, statistics.backlog) == (0, 5), "they have their place already"
+    while peer.outbox.statistics().backlog:
+        assert peer.backpressure.is_stalled
+        peer.sock.recv(100)
+        peer.settle()
+    assert not peer.backpressure.is_stalled
+    assert peer.read_all()[-5:] == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_with_soft_block_what_was_queued_before_has_to_go_too(
+    peers: Make, memory: SharedMemory
+) -> None:
+    peer = full_peer(peers, memory, FloodControl(), limits(messages=60))
+    peer.deliver(*[b"queued"] * 60)
+    peer.outbox.choose(Soft.BLOCK)
+    assert not peer.backpressure.is_stalled, "the change itself holds nobody"
+    peer.deliver(b"beyond")
+    held = drain(peer)
+    assert len(held) > 2
+    assert all(stalled for _, _, stalled in held)
+    assert not peer.backpressure.is_stalled
+
+
 def test_with_hard_block_a_backlog_that_overflows_holds_until_half_of_it_is_free(
     peers: Make, memory: SharedMemory
 ) -> None:
