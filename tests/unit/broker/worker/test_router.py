@@ -13,11 +13,9 @@ from sbus.broker.delivery.backpressure import ANYBODY, BackpressureRule
 from sbus.broker.delivery.outbox import Outbox
 from sbus.broker.delivery.secret_recipient import SecretRecipient
 from sbus.broker.worker.router import Route, Router
-from sbus.errors import Misbehaviour, Refusal
 from sbus.limits import Limits
-from sbus.protocol.keys import DOT, SLASH
+from sbus.protocol.keys import SLASH
 from sbus.shared.subscription_table import (
-    CLIENT_GONE,
     RULE_ADDED,
     RULE_REMOVED,
     SUBSCRIBED,
@@ -179,24 +177,6 @@ TestRouting.settings = settings(
 )
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
-        remote(OWN, b"a"),
-        remote(0, b"", kind=CLIENT_GONE, edge=False),
-        held_by(backpressure_rule(1), OWN, b"a"),
-        held_by(backpressure_rule(1), OWN, b"a", kind=RULE_REMOVED),
-        held_by(backpressure_rule(1), 0, b"a", kind=RULE_REMOVED),
-    ],
-    ids=["own", "client gone", "own hold", "end of own hold", "end of an unknown hold"],
-)
-def test_records_that_concern_nobody_here_change_nothing(record: Record) -> None:
-    router = new_router()
-    router.apply(record)
-    assert router.look_up(b"a").mask == 0
-    assert router.look_up(b"a").backpressure_rules == {}
-
-
 def test_interest_whose_edge_a_compaction_took_is_learned_and_ends_with_its_edge() -> None:
     router = new_router()
     router.apply(remote(0, b"a", edge=False))
@@ -205,14 +185,6 @@ def test_interest_whose_edge_a_compaction_took_is_learned_and_ends_with_its_edge
     assert router.look_up(b"a").mask == 1
     router.apply(remote(0, b"a", kind=UNSUBSCRIBED))
     assert router.look_up(b"a").mask == 0
-
-
-def test_several_occurrences_are_lost_at_once() -> None:
-    router = new_router()
-    assert [router.gain_interest(b"a") for _ in range(3)] == [True, False, False]
-    assert not router.lose_interest(b"a", 2)
-    assert router.lose_interest(b"a", 1)
-    assert router.gain_interest(b"a")
 
 
 def test_a_publisher_without_echo_is_left_out() -> None:
@@ -231,17 +203,6 @@ def test_a_publisher_without_echo_does_not_wait_for_itself() -> None:
     assert all_rules(route.without(one, 1)) == [others]
     assert all_rules(route.without(two, 3)) == [own, others]
     assert all_rules(route) == [own, others]
-
-
-def test_a_route_is_told_of_a_client_that_begins_to_hold_and_ends() -> None:
-    router = new_router()
-    router.apply(remote(0, b"a/"))
-    before = router.look_up(b"a/b")
-    router.apply(held_by(backpressure_rule(7), 0, b"a/"))
-    assert [it.client for it in all_rules(router.look_up(b"a/b"))] == [7]
-    router.apply(held_by(backpressure_rule(7), 0, b"a/", kind=RULE_REMOVED))
-    after = router.look_up(b"a/b")
-    assert (after.mask, after.backpressure_rules) == (before.mask, {}) == (1, {})
 
 
 @pytest.mark.parametrize("here", [True, False])
@@ -267,25 +228,6 @@ def test_nobody_waits_for_a_client_that_a_secret_key_does_not_mean(
     else:
         router.apply(held_by(rule, 0, pattern))
     assert [it.client for it in all_rules(router.look_up(key))] == ([7] if waits else [])
-
-
-def test_keys_that_may_not_be_used_have_no_route() -> None:
-    router = new_router()
-    router.add(b"", outbox())
-    for _ in range(2):
-        with pytest.raises(Refusal, match="reserved"):
-            router.look_up(b"a/!/b")
-        with pytest.raises(Misbehaviour, match="key-too-long"):
-            router.look_up(b"k" * 5000)
-    assert len(router.look_up(b"x!").recipients) == 1
-
-
-def test_the_dialect_decides_what_separates() -> None:
-    router = Router(OWN, DOT, Limits())
-    router.add(b"a.*", outbox())
-    assert len(router.look_up(b"a.b").recipients) == 1
-    assert not router.look_up(b"a/b").recipients
-    assert not router.look_up(b"a.b.c").recipients
 
 
 NOT_A_B = 0b101

@@ -14,7 +14,6 @@ from sbus.errors import ClientFault, Misbehaviour, Refusal
 from sbus.limits import Limits
 from sbus.protocol.keys import SLASH, check_pattern
 from sbus.protocol.secret_keys import begins_secret
-from sbus.shared.subscription_table import SUBSCRIBED, UNSUBSCRIBED, Record
 from sbus.unix.credentials import Credentials
 from sbus.unix.peer_process import PeerProcess
 from sbus.unix.user_namespace import untranslated_ids
@@ -126,21 +125,6 @@ def secret(ids: tuple[bytes, ...], rest: bytes = b"x") -> bytes:
     return b"!/cred/%b/%b/%b/%b" % (*ids, rest)
 
 
-def test_every_combination_of_ids_id_by_id() -> None:
-    wanted = list(product([b"", b"10"], [b"", b"20"], [b"", b"30"]))
-    named = list(product([b"", b"10", b"77"], [b"", b"20", b"77"], [b"", b"30", b"77"]))
-    for subscription in wanted:
-        client = Client(new_router(), ME)
-        client.sub(secret(subscription))
-        for key in named:
-            publish(client.router, secret(key))
-            expected = all(
-                in_key == own if mine else in_key in (b"", own)
-                for mine, in_key, own in zip(subscription, key, (b"10", b"20", b"30"), strict=True)
-            )
-            assert bool(client.collector.take()) == expected, (subscription, key)
-
-
 NUMBERS = [1, 2, 12]
 _id = st.sampled_from([b"", b"", b"1", b"2", b"12", b"01", b"*", b"1*"])
 _segment = st.sampled_from([b"", b"a", b"b", b"!", b"cred", b"*", b"a*", b"!*", b"1"])
@@ -217,23 +201,6 @@ def is_meant(client: Client, pattern: bytes, key: bytes) -> bool:
 # -- who may subscribe -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "ids",
-    [
-        (b"20", b"", b""),
-        (b"", b"10", b""),
-        (b"", b"", b"20"),
-        (b"10", b"20", b"31"),
-        (b"1", b"", b""),
-    ],
-)
-def test_another_s_id_may_not_be_named(ids: tuple[bytes, ...]) -> None:
-    with pytest.raises(Misbehaviour) as caught:
-        Client(new_router(), ME).check(secret(ids))
-    assert caught.value.code == "not-yours"
-    assert not any(character.isdigit() for character in caught.value.text)
-
-
 def test_one_that_cannot_be_watched_is_refused() -> None:
     client = Client(new_router(), ME)
     client.process.failure = OSError(24, "no descriptors")
@@ -275,25 +242,6 @@ def test_after_the_end_the_process_cannot_be_named_but_given_back() -> None:
     assert client.collector.take() == [secret((b"10", b"20", b""))]
 
 
-def test_the_next_owner_of_a_number_is_another() -> None:
-    router = new_router()
-    first, second = Client(router, ME), Client(router, ME)
-    first.sub(OF_PROCESS)
-    first.process.ended = True
-    second.sub(OF_PROCESS)
-    publish(router, OF_PROCESS)
-    assert first.collector.take() == []
-    assert second.collector.take() == [OF_PROCESS]
-    third = Client(router, ME)
-    third.sub(secret((b"", b"", b"")))
-    publish(router, OF_PROCESS)
-    assert [client.collector.take() for client in (first, second, third)] == [
-        [],
-        [OF_PROCESS],
-        [OF_PROCESS],
-    ]
-
-
 # -- ids that nobody has ---------------------------------------------------------------------------
 
 
@@ -316,15 +264,15 @@ def test_root_is_somebody() -> None:
     assert client.collector.take() == [secret((b"0", b"0", b"30"))]
 
 
-# -- the rest of the router ------------------------------------------------------------------------
-
-
 def test_an_outbox_without_a_secret_recipient_gets_no_secret_message() -> None:
     client = Client(new_router(), ME)
     client.sub(OF_USER)
     client.router.remove_client(client.outbox)
     publish(client.router, OF_USER)
     assert client.collector.take() == []
+
+
+# -- the rest of the router ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -401,14 +349,3 @@ def test_only_keys_that_name_a_process_pay_for_its_guard() -> None:
     assert isinstance(guard, ProcessLifetimeGuard)
     for key in (OF_USER, b"x"):
         assert client.router.look_up(key).recipients == (client.outbox,)
-
-
-def test_other_workers_are_told_of_what_may_concern_them_until_they_take_it_back() -> None:
-    router = new_router()
-    pattern = router.shared_pattern(secret((b"", b"20", b"")))
-    router.apply(Record(SUBSCRIBED, True, 2, 1, pattern))
-    for ids in ((b"", b"20", b""), (b"10", b"20", b"30")):
-        assert router.look_up(secret(ids)).mask == 4
-    assert router.look_up(secret((b"", b"21", b""))).mask == 0
-    router.apply(Record(UNSUBSCRIBED, True, 2, 1, pattern))
-    assert router.look_up(secret((b"", b"20", b""))).mask == 0

@@ -208,41 +208,6 @@ def bus() -> Iterator[Bus]:
     opened.close()
 
 
-def test_a_message_goes_once_to_a_client_with_several_matching_patterns(bus: Bus) -> None:
-    mine, _, theirs, _ = bus.clients
-    for pattern in (b"a/", b"a/*", b"", b"a/b", b"a/b"):
-        bus.subscribe(mine, pattern, nothing)
-        bus.subscribe(theirs, pattern, nothing)
-    bus.publish(mine, [b"a/b"], nothing)
-    bus.settle()
-    assert len(mine.collector.received) == len(theirs.collector.received) == 1
-
-
-def test_an_answer_does_not_overtake_its_question(bus: Bus) -> None:
-    """The service asks on one connection, here on worker 0, and answers on worker 1."""
-    asker, watcher, answerer, _ = bus.clients
-    bus.subscribe(watcher, b"", nothing)
-    bus.subscribe(answerer, b"question", nothing)
-    bus.publish(asker, [b"question"], nothing)
-    bus.barrier(1, nothing)
-    assert len(answerer.collector.received) == 1
-    bus.publish(answerer, [b"answer"], nothing)
-    bus.settle()
-    keys = [packet[4 : packet.index(b"\0")] for packet in watcher.collector.received]
-    assert keys == [b"question", b"answer"]
-
-
-def test_a_worker_that_sleeps_is_woken_for_what_is_destined_to_it_only(bus: Bus) -> None:
-    mine, _, theirs, _ = bus.clients
-    bus.subscribe(theirs, b"a", nothing)
-    bus.settle()
-    assert bus.asleep == [True, True]
-    bus.publish(mine, [b"b"], nothing)
-    assert not bus.woken[1]
-    bus.publish(mine, [b"a"], nothing)
-    assert bus.woken == [False, True]
-
-
 def test_messages_between_clients_of_one_worker_do_not_use_the_log(bus: Bus) -> None:
     mine, other, *_ = bus.clients
     bus.subscribe(other, b"a", nothing)
@@ -251,43 +216,6 @@ def test_messages_between_clients_of_one_worker_do_not_use_the_log(bus: Bus) -> 
     with bus.memory.lock as words:
         assert bus.logs[0].statistics(words).head == 0
     assert len(other.collector.received) == 10
-
-
-def test_forgotten_clients_leave_nothing_behind(bus: Bus) -> None:
-    for client in list(bus.clients):
-        for pattern in PATTERNS * 2:
-            bus.subscribe(client, pattern, nothing)
-    bus.settle()
-    for client in list(bus.clients):
-        bus.leave(client)
-    bus.settle()
-    for router in bus.routers:
-        statistics = router._index.statistics()
-        assert (statistics.nodes, statistics.patterns, statistics.subscriptions) == (1, 0, 0)
-        assert not router._interest
-    fold = compaction.LiveTable()
-    with bus.memory.lock as words:
-        begin = bus.memory.arena_offsets[words[shared_memory.TABLE_EPOCH] & 1]
-        end = begin + words[shared_memory.TABLE_TAIL]
-    for record in subscription_table.read_records(bus.memory, begin, end):
-        fold.apply(record)
-    assert list(fold.records()) == []
-
-
-def test_a_newcomer_learns_of_an_interest_that_outlived_its_first_client(bus: Bus) -> None:
-    first, second, *_ = bus.clients
-    bus.subscribe(first, b"a", nothing)
-    bus.barrier(1, nothing)
-    bus.clients.remove(first)
-    bus.subscriptions[0].remove_client(first.session)
-    assert bus.subscriptions[0].flush_records()
-    for finish in (False, True):
-        bus.compact(finish=finish)
-    bus.subscribe(second, b"a", nothing)
-    bus.die(1)
-    bus.publish(bus.of_worker(1)[0], [b"a"], nothing)
-    bus.settle()
-    assert len(second.collector.received) == 1
 
 
 def test_a_step_is_never_interrupted() -> None:
@@ -315,6 +243,8 @@ def test_the_log_of_these_tests_is_deep_enough_for_their_runs() -> None:
 
 # -- time ------------------------------------------------------------------------------------------
 SECOND_NS = 1_000_000_000
+
+
 BURST_NS = SECOND_NS // 20
 
 
@@ -479,29 +409,3 @@ def test_what_watching_takes_is_charged_to_the_publisher(
     bus.publish(mine, [b"a"], nothing)
     bus.walk_on(1, nothing)
     assert bus.sequencers[1].take_walking_cost()[mine.session.account_place] > 1_000
-
-
-def test_a_worker_that_never_published_does_not_hold_up_compaction(bus: Bus) -> None:
-    mine, _, theirs, _ = bus.clients
-    bus.subscribe(theirs, b"a", nothing)
-    for _ in range(3):
-        assert bus.compaction is None
-        bus.compact(finish=False)
-        assert bus.compaction is not None, "some worker has not read the table"
-        bus.compact(finish=True)
-        bus.settle()
-    bus.publish(mine, [b"a"], nothing)
-    bus.settle()
-    assert len(theirs.collector.received) == 1
-
-
-def test_what_a_compaction_replaced_is_read_by_a_first_message_before_any_walk(bus: Bus) -> None:
-    mine, _, theirs, _ = bus.clients
-    bus.subscribe(theirs, b"a", nothing)
-    bus.subscribe(theirs, b"b", nothing)
-    bus.compact(finish=False)
-    bus.unsubscribe(theirs, 0, nothing)
-    bus.compact(finish=True)
-    bus.publish(mine, [b"a", b"b"], nothing)
-    bus.settle()
-    assert len(theirs.collector.received) == 1

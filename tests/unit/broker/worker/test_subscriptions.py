@@ -17,7 +17,7 @@ from sbus.broker.ipc.worker_protocol import SettingsApplied
 from sbus.broker.worker import subscriptions as subscriptions_module
 from sbus.broker.worker.router import Router
 from sbus.broker.worker.session import Session
-from sbus.errors import QuotaReached, Refusal
+from sbus.errors import Refusal
 from sbus.protocol.keys import SLASH, parse_pattern
 from sbus.routing.shapes import Shapes
 from sbus.shared.accounts import BUS, MATCH_STEPS, SUBSCRIPTION_BYTES, SUBSCRIPTIONS
@@ -97,19 +97,6 @@ def take_all_room(bus: Bus) -> None:
     """Until the next compaction, more than users can together. Of a client that nobody knows."""
     while bus.sequencers[1].journal(encode_record(Record(CLIENT_GONE, False, 1, 999))):
         pass
-
-
-def test_a_subscription_that_was_refused_can_be_made_later(small_bus: Bus) -> None:
-    bus = small_bus
-    pattern = fill(bus)
-    leaver, mine, *_ = bus.clients
-    for number in range(2):
-        assert bus.unsubscribe(leaver, number, nothing)
-    compact(bus)
-    assert patiently(bus, lambda: bus.subscribe(mine, pattern, nothing)), "held back for ever"
-    bus.publish(bus.of_worker(1)[0], [pattern], nothing)
-    bus.settle()
-    assert len(mine.collector.received) == 1
 
 
 @pytest.mark.parametrize("takes_back", [False, True])
@@ -631,63 +618,3 @@ def test_what_is_taken_back_while_the_table_has_no_room_never_holds(small_bus: B
 
     assert patiently(bus, is_settled), "held back for ever"
     assert held_elsewhere(bus, client) == set(client.subscriptions)
-
-
-@pytest.mark.parametrize(
-    ("limits", "limit"),
-    [
-        ({"user_subscriptions_max": 4}, SUBSCRIPTIONS),
-        ({"user_subscription_bytes_max": 4 * 65}, SUBSCRIPTION_BYTES),
-        ({"bus_subscription_bytes_max": 4 * 65}, SUBSCRIPTION_BYTES),
-    ],
-    ids=["subscriptions", "bytes", "bytes of the bus"],
-)
-def test_a_client_gets_half_of_what_its_user_may_have_and_then_is_told(
-    limits: dict[str, int], limit: int
-) -> None:
-    bus = Bus(1, 1, msgspec.structs.replace(LIMITS, **limits))
-    try:
-        client = bus.clients[0]
-        subscribe_all(bus, client, [b"a", b"a"])
-        for pattern in (b"a", b"b"):
-            with pytest.raises(QuotaReached, match="too-many-patterns") as caught:
-                bus.subscriptions[0].subscribe(client.session, pattern)
-            assert caught.value.limit == limit
-        assert bus.routers[0].gain_interest(b"b"), "what was refused was no interest"
-        assert bus.unsubscribe(client, 0, nothing)
-        assert bus.subscribe(client, b"c", nothing)
-    finally:
-        bus.close()
-
-
-@pytest.mark.parametrize("limits", [{"user_match_steps_max": 5}, {"bus_match_steps_max": 8}])
-def test_patterns_with_new_shapes_are_refused_when_matching_takes_too_many_steps(
-    limits: dict[str, int],
-) -> None:
-    bus = Bus(1, 1, msgspec.structs.replace(LIMITS, **limits))
-    try:
-        client = bus.clients[0]
-        subscribe_all(bus, client, [b"a/*", b"b/*", b"c/*/", b"*", b"a*", b"b*", b"literal"])
-        for pattern in (b"*/b", b"aa*"):
-            with pytest.raises(QuotaReached, match="too-many-steps") as caught:
-                bus.subscriptions[0].subscribe(client.session, pattern)
-            assert caught.value.limit == MATCH_STEPS
-        subscribe_all(bus, client, [b"a/*", b"z/*", b"z*", b"a/b/c/d", b"a*b"])
-        assert bus.book[BUS].use(MATCH_STEPS) == 4
-        bus.leave(client)
-        bus.make_background_steps(0)
-        assert bus.book[BUS].use(MATCH_STEPS) == 0
-    finally:
-        bus.close()
-
-
-def test_one_clients_own_share_is_no_matter_for_its_user() -> None:
-    bus = Bus(1, 2, msgspec.structs.replace(LIMITS, client_subscription_bytes_max=65))
-    try:
-        subscribe_all(bus, bus.clients[0], [b"a"])
-        with pytest.raises(Refusal, match="one client has no room") as caught:
-            bus.subscriptions[0].subscribe(bus.clients[0].session, b"b")
-        assert not isinstance(caught.value, QuotaReached)
-        subscribe_all(bus, bus.clients[1], [b"a"])
-    finally:
-        bus.close()

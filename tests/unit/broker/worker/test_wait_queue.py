@@ -4,7 +4,6 @@ import math
 from collections import Counter
 from typing import cast
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -206,32 +205,6 @@ class Waiting(RuleBasedStateMachine):
 
 TestWaiting = Waiting.TestCase
 TestWaiting.settings = settings(max_examples=2 * settings().max_examples, stateful_step_count=40)
-
-
-def test_of_hundreds_that_wait_for_the_rate_one_is_tried_for_each_that_may_go_on() -> None:
-    queue = WaitQueue(lambda _: None)
-    clients = [Client(2 * number) for number in range(300)]
-    for client in clients:
-        queue.add(as_session(client), Wait(Reason.RATE, 1_000))
-    assert queue.release_due(999) == []
-    tried = []
-    while not math.isinf(queue.seconds_until_due()):
-        for session in queue.release_due(1_000):
-            tried.append(session.client)
-            queue.record_success(session)
-    assert tried == [client.client for client in clients]
-
-
-@pytest.mark.parametrize("until_ns", [2_000, 1_500])
-def test_who_was_let_go_too_early_stays_in_front(until_ns: int) -> None:
-    queue = WaitQueue(lambda _: None)
-    first, second = Client(0), Client(2)
-    for client in (first, second):
-        queue.add(as_session(client), Wait(Reason.RATE, 1_000))
-    assert queue.release_due(1_000) == [as_session(first)]
-    queue.add(as_session(first), Wait(Reason.RATE, until_ns))
-    assert queue.release_due(until_ns - 1) == []
-    assert queue.release_due(until_ns) == [as_session(first)]
 
 
 def test_who_does_not_get_on_keeps_the_others_waiting_for_a_moment_only() -> None:
