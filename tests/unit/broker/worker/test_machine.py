@@ -176,13 +176,6 @@ def test_a_worker_with_nothing_to_do_sleeps_until_its_heartbeat(
     assert bus.memory.silence_seconds(0) == 0
 
 
-def test_a_worker_that_is_woken_for_nothing_sleeps_again(bus: OneProcessBus) -> None:
-    bus.memory.wake(0b01)
-    assert bus.stepped[0].has_ready()
-    assert rest(bus.stepped[0]) > 0
-    assert not bus.stepped[0].has_ready()
-
-
 def test_a_worker_ends_with_its_front(bus: OneProcessBus) -> None:
     bus.end_front(0)
     bus.stepped[0].tick()
@@ -204,25 +197,6 @@ def test_a_lone_message_costs_one_tick_and_one_critical_section(
         assert not bus.stepped[0].has_ready()
         assert len(critical_sections) == 1
         assert reader.read() == messages(number, number + 1)
-
-
-def test_two_packets_before_one_poll_are_both_handled(bus: OneProcessBus) -> None:
-    reader, writer = subscriber(bus, 0), publisher(bus, 0)
-    sent = send(writer, messages(0, 2))
-    assert bus.stepped[0].tick() > 0
-    assert reader.read() == sent
-    assert not bus.stepped[0].has_ready()
-    assert bus.stepped[0].tick() > 0
-    assert reader.read() == []
-
-
-def test_more_packets_than_are_read_in_a_turn_are_all_handled(bus: OneProcessBus) -> None:
-    """Nothing more arrives that would make the socket ready again."""
-    writer = publisher(bus, 0)
-    count = 2 * LIMITS.batch_packets_max
-    send(writer, messages(0, count))
-    rest(bus.stepped[0])
-    assert published(bus, 0) == count
 
 
 def test_the_shortest_turns_publish(advance: Advance) -> None:
@@ -310,14 +284,6 @@ def test_a_publisher_waits_no_longer_because_another_one_can_publish(
     assert reader.read() == 2 * messages(0, 1)
 
 
-def test_turns_of_several_clients_share_a_tick(bus: OneProcessBus) -> None:
-    writers = [publisher(bus, 0) for _ in range(10)]
-    for writer in writers:
-        send(writer, messages(0, 1))
-    assert bus.stepped[0].tick() > 0
-    assert published(bus, 0) == 10
-
-
 def test_a_lone_message_costs_one_critical_section_in_each_of_two_workers(
     bus: OneProcessBus, critical_sections: CriticalSections
 ) -> None:
@@ -337,18 +303,6 @@ def test_a_lone_message_costs_one_critical_section_in_each_of_two_workers(
 
 
 # -- walks -----------------------------------------------------------------------------------------
-def test_a_worker_is_woken_for_what_others_publish(bus: OneProcessBus) -> None:
-    reader, writer = subscriber(bus, 0), publisher(bus, 1)
-    sent = send(writer, messages(0, 1))
-    assert bus.stepped[0].tick() > 0
-    assert reader.read() == []
-    rest(bus.stepped[1])
-    assert bus.stepped[0].has_ready()
-    bus.stepped[0].tick()
-    assert reader.read() == sent
-    assert rest(bus.stepped[0]) > 0
-
-
 def test_a_long_walk_is_made_in_pieces(bus: OneProcessBus) -> None:
     """Of each message the entry costs one and its delivery another."""
     reader, writer = subscriber(bus, 0), publisher(bus, 1)
@@ -520,24 +474,6 @@ def test_a_worker_that_stops_delivers_what_the_log_has_and_ends(bus: OneProcessB
         got += reader.read()
     assert bus.stepped[0].has_ended
     assert got == sent
-
-
-def test_a_worker_that_stops_sends_backlogs_while_they_are_read(bus: OneProcessBus) -> None:
-    reader, writer = subscriber(bus, 0, SMALL_BUFFER_BYTES), publisher(bus, 0)
-    sent = send(writer, messages(0, 40))
-    rest(bus.stepped[0])
-    unread = publisher(bus, 0)
-    bus.tell(0, Stop())
-    bus.stepped[0].tick()
-    got = reader.read()
-    send(unread, messages(40, 41))
-    for _ in range(TICKS_TO_REST_MAX):
-        if bus.stepped[0].has_ended:
-            break
-        rest(bus.stepped[0])
-        got += reader.read()
-    assert bus.stepped[0].has_ended
-    assert got == sent, "no client is read any more"
 
 
 def test_a_worker_that_stops_tells_clients_why_behind_their_backlogs(bus: OneProcessBus) -> None:

@@ -23,9 +23,8 @@ LIMITS = Limits(packet_bytes_max=100, batch_packets_max=5, batch_bytes_max=300)
 
 
 class NoOutbox:
-    """Sends nothing, and keeps why its client is to be disconnected."""
+    """Sends nothing."""
 
-    fault: Misbehaviour | None = None
     slot_at = 0
     controls_waiting = 0
 
@@ -97,13 +96,6 @@ def pair() -> Iterator[Pair]:
     opened.session.sock.close()
 
 
-def test_a_batch_ends_where_the_socket_is_empty(pair: Pair) -> None:
-    pair.send(A, B)
-    assert pair.receive() == [A, B]
-    assert not pair.session.is_readable
-    assert pair.receive() == []
-
-
 def test_a_batch_ends_with_a_packet_that_is_no_message(pair: Pair) -> None:
     """A successor of the worker finds it, and the number of messages before it."""
     slot, request = pair.session.slot, b"SUB " + b"x" * 90
@@ -132,15 +124,6 @@ def test_a_request_is_kept_until_its_reply_is_sent(
     assert not pair.session.slot.request
 
 
-def test_a_batch_has_so_many_packets_at_most(pair: Pair) -> None:
-    packets = [b"MSG %d\0" % number for number in range(8)]
-    pair.send(*packets)
-    assert pair.receive() == packets[:5]
-    assert pair.session.is_readable
-    assert pair.receive() == packets[5:]
-    assert not pair.session.is_readable
-
-
 def test_a_batch_ends_with_the_packet_that_fills_its_bytes(pair: Pair) -> None:
     packet = b"MSG " + bytes(96)
     pair.send(*[packet] * 4)
@@ -161,29 +144,6 @@ def test_the_largest_packet_passes_and_a_larger_one_is_misbehaviour(pair: Pair) 
             pair.session.peek()
 
 
-def test_an_empty_packet_is_a_packet(pair: Pair) -> None:
-    pair.send(A, b"", B)
-    pair.session.receive()
-    assert pair.steps() == [A, b""]
-    assert not pair.session.has_ended
-
-
-def test_the_end_is_not_a_packet(pair: Pair) -> None:
-    pair.send(A)
-    pair.client.close()
-    assert pair.receive() == [A]
-    assert pair.session.has_ended
-    assert pair.receive() == []
-    assert pair.session.has_ended
-
-
-def test_a_client_that_only_stops_sending_has_ended(pair: Pair) -> None:
-    pair.send(A)
-    pair.client.shutdown(socket.SHUT_WR)
-    assert pair.receive() == [A]
-    assert pair.session.has_ended
-
-
 def test_what_was_sent_before_a_reset_is_still_read(pair: Pair) -> None:
     pair.session.sock.send(b"never read")
     pair.send(A, B)
@@ -198,40 +158,11 @@ def test_what_was_sent_before_a_reset_is_still_read(pair: Pair) -> None:
     assert pair.session.has_ended
 
 
-def test_a_packet_with_descriptors_is_not_read(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What came before it is done first; then its client is to be disconnected."""
-    monkeypatch.setattr(pair.session.outbox, "fault", None)
-    pair.send(A, B)
-    socket.send_fds(pair.client, [b"MSG c\0"], [pair.client.fileno()])
-    assert pair.receive() == [A, B]
-    assert pair.session.outbox.fault is None
-    assert pair.session.is_readable
-    for _ in range(2):
-        assert pair.receive() == []
-        assert pair.session.outbox.fault is not None
-        assert pair.session.outbox.fault.code == "has-descriptors"
-        assert pair.session.is_readable
-
-
 def test_a_session_knows_whether_its_packets_may_carry_descriptors(pair: Pair) -> None:
     assert pair.session.may_carry_descriptors
     refuse_descriptors(pair.connection.sock)
     may_carry = open_session(pair.connection, LIMITS).may_carry_descriptors
     assert may_carry == may_carry_descriptors(pair.connection.sock)
-
-
-# -- publish batches -------------------------------------------------------------------------------
-def test_messages_that_follow_each_other_are_a_publish_batch(pair: Pair) -> None:
-    pair.send(b"MSG here\0a", b"MSG away\0b", b"SUB x", b"MSG here\0c")
-    pair.session.receive()
-    assert pair.gather() == [b"MSG here\0a", b"MSG away\0b"]
-    assert pair.session.has_pending()
-    assert pair.gather() == []
-    assert pair.session.peek() == b"SUB x"
-    pair.session.skip()
-    pair.session.receive()
-    assert pair.gather() == [b"MSG here\0c"]
-    assert not pair.session.has_pending()
 
 
 @pytest.mark.parametrize("stranger", [b"MSG here", b"MSG !\0", b"", b"MSGhere\0", b"msg here\0"])
@@ -240,25 +171,6 @@ def test_a_publish_batch_ends_before_what_may_not_be_published(pair: Pair, stran
     pair.session.receive()
     assert pair.gather() == [b"MSG here\0a"]
     assert pair.session.peek() == stranger
-
-
-def test_an_ordinary_batch_ends_before_a_key_that_is_not_recent(pair: Pair) -> None:
-    """What follows is one batch, whether or not its keys are recent."""
-    known, new = b"MSG here\0a", b"MSG away\0b"
-    pair.send(known, known, new, known, new)
-    pair.session.receive()
-    recent = {b"here": ROUTES[b"here"]}
-    assert packets_of(gather(pair.session, recent, look_up, 1000)) == [known, known]
-    assert packets_of(gather(pair.session, recent, look_up, 1000)) == [new, known, new]
-
-
-def test_a_publish_batch_ends_when_it_causes_enough_work(pair: Pair) -> None:
-    pair.send(*[b"MSG here\0"] * 5)
-    pair.session.receive()
-    # One packet and two deliveries each.
-    batch = gather(pair.session, {}, look_up, 4)
-    assert len(batch.messages) == 2
-    assert batch.cost == 6
 
 
 def test_large_messages_are_more_work(pair: Pair) -> None:
@@ -271,6 +183,7 @@ def test_large_messages_are_more_work(pair: Pair) -> None:
     assert gather(session, ROUTES, look_up, 1000).cost == 3 + 2 * 10
 
 
+# -- publish batches -------------------------------------------------------------------------------
 def test_a_known_route_is_not_looked_up(pair: Pair) -> None:
     def fail(key: bytes) -> Route:
         raise AssertionError(f"looked up {key!r}")
