@@ -159,21 +159,6 @@ def test_a_client_is_told_later_of_what_a_successor_could_not_tell() -> None:
         assert reader.read() == [], "it was told already"
 
 
-def test_a_batch_is_admitted_once_when_the_successor_dies_as_well(bus: OneProcessBus) -> None:
-    reader, writer = bus.connect(0), bus.connect(0)
-    tell(bus, reader, b"CMSG !/notices/on", b"SUB k")
-    for number in range(3):
-        writer.send(b"MSG k\0%d" % number)
-    bus.settle()
-    reader.read()
-    in_flight = bus.workers[0].context.in_flight
-    in_flight.batch_progress[0] = 0  # as if nothing of it had been delivered
-    for _ in range(2):
-        bus.replace(0)
-    bus.settle()
-    assert reader.read() == [b"CMSG !/lost\x003"]
-
-
 def test_a_client_with_subscriptions_and_notices_is_told_of_unknown_losses(
     bus: OneProcessBus,
 ) -> None:
@@ -267,16 +252,6 @@ def test_interest_that_outlived_its_client_is_taken_back_after_a_compaction(
     assert router.look_up(b"own").mask == 1
 
 
-def test_without_clients_everything_is_taken_back(bus: OneProcessBus) -> None:
-    left, other = bus.connect(0), bus.connect(1)
-    tell(bus, left, b"SUB k")
-    tell(bus, other, b"MSG k\0")
-    bus.replace(0, without={left.number})
-    tell(bus, other, b"MSG k\0")
-    assert bus.workers[1].router.look_up(b"k").mask == 0
-    assert usage(bus) == [0, 0, 0, 0]
-
-
 def test_a_client_that_was_being_disconnected_is(bus: OneProcessBus) -> None:
     peer = bus.connect(0)
     tell(bus, peer, b"CMSG echo/off")
@@ -317,25 +292,3 @@ def test_a_client_that_was_not_served_yet_is_new(bus: OneProcessBus) -> None:
     bus.replace(0)
     tell(bus, peer, b"SUB k", b"MSG k\0")
     assert peer.read() == [b"MSG k\0"]
-
-
-def test_a_client_is_told_how_many_packets_were_read_and_not_processed(bus: OneProcessBus) -> None:
-    """The user's rate lets only some of a batch be published."""
-    reader, writer = bus.connect(1), bus.connect(0)
-    tell(bus, reader, b"SUB k")
-    tell(bus, writer, b"CMSG !/notices/on", b"MSG k\0")
-    reader.read()
-    session = bus.workers[0].sessions[writer.number]
-    bus.workers[0].context.accounts[session.account_place].pay_for(10_000_000, 0)
-    for number in range(5):
-        writer.send(b"MSG k\0%d" % number)
-    bus.settle()
-    bus.replace(0)
-    bus.settle()
-    assert writer.read() == [
-        b"CMSG !/error\0packets-lost 5 packets were not processed, because a worker died"
-    ]
-    assert reader.read() == []
-    bus.replace(0)
-    bus.settle()
-    assert writer.read() == [], "it was told already"

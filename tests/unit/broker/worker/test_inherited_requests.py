@@ -12,9 +12,10 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from sbus.limits import Limits
-from tests.fuzz.one_process_bus import OneProcessBus, Peer, one_process_bus
+from tests.fuzz.one_process_bus import OneProcessBus, one_process_bus
 from tests.support.compiled_step import DEATH_STATUS
 from tests.support.dying_child import dies
+from tests.unit.broker.worker.bus_states import tell
 
 LIMITS = Limits(log_bytes=8 * 1024 * 1024, table_bytes=1024 * 1024)
 INSTRUCTIONS_PER_RUN = int(os.environ.get("SBUS_TEST_INSTRUCTIONS_PER_RUN", "41"))
@@ -85,12 +86,6 @@ def outcomes() -> Iterator[Outcome]:
 
 def is_no_notice(packet: bytes) -> bool:
     return packet != LOST and not packet.startswith(PACKETS_LOST)
-
-
-def tell(bus: OneProcessBus, peer: Peer, *packets: bytes) -> None:
-    for packet in packets:
-        peer.send(packet)
-    bus.settle()
 
 
 def test_requests_are_done_exactly_once_and_at_their_place() -> None:

@@ -29,18 +29,13 @@ from sbus.unix.credentials import Credentials
 from tests.fuzz.one_process_bus import CREDENTIALS, OneProcessBus, Peer, one_process_bus
 from tests.support.threads import wait_until
 from tests.unit.broker.delivery.outbox_peer import SMALL_BUFFER_BYTES
+from tests.unit.broker.worker.bus_states import tell
 
 
 @pytest.fixture
 def bus() -> Iterator[OneProcessBus]:
     with one_process_bus("slash", Limits()) as opened:
         yield opened
-
-
-def say(bus: OneProcessBus, peer: Peer, *packets: bytes) -> None:
-    for packet in packets:
-        peer.send(packet)
-    bus.settle()
 
 
 def ask(token: bytes, key: bytes = b"k", payload: bytes = b"") -> bytes:
@@ -54,7 +49,7 @@ def told(token: bytes, text: bytes) -> bytes:
 def test_many_may_be_open_and_the_rest_wait(bus: OneProcessBus) -> None:
     """The reader's worker does not walk, and then does."""
     reader, writer = bus.connect(1), bus.connect(0)
-    say(bus, reader, b"SUB k")
+    tell(bus, reader, b"SUB k")
     count = 2 * OPEN_OF_CLIENT_MAX
     for number in range(count):
         writer.send(ask(b"%d" % number))
@@ -80,7 +75,7 @@ def publish_and_die(bus: OneProcessBus, writer: Peer, dies: int) -> None:
 
 def test_a_recipients_worker_that_dies_makes_it_unknown(bus: OneProcessBus) -> None:
     reader, writer = bus.connect(1), bus.connect(0)
-    say(bus, reader, b"SUB k")
+    tell(bus, reader, b"SUB k")
     publish_and_die(bus, writer, 1)
     assert writer.read() == [told(b"t", b"?")]
     assert reader.read() == [b"MSG k\0"], "it is in the log"
@@ -89,18 +84,18 @@ def test_a_recipients_worker_that_dies_makes_it_unknown(bus: OneProcessBus) -> N
 def test_a_publishers_worker_that_dies_tells_it_later(bus: OneProcessBus) -> None:
     """The message was placed, and delivered to its own clients."""
     reader, writer = bus.connect(1), bus.connect(0)
-    say(bus, reader, b"SUB k")
+    tell(bus, reader, b"SUB k")
     publish_and_die(bus, writer, 0)
     assert writer.read() == [told(b"t", b"1 0 0")]
     assert reader.read() == [b"MSG k\0"]
-    say(bus, writer, ask(b"again"))
+    tell(bus, writer, ask(b"again"))
     assert writer.read() == [told(b"again", b"1 0 0")]
 
 
 def test_a_successor_charges_open_receipts_to_their_user(bus: OneProcessBus) -> None:
     """Those of a client that has left are nobody's."""
     reader = bus.connect(1)
-    say(bus, reader, b"SUB k")
+    tell(bus, reader, b"SUB k")
     writer, leaver = (bus.connect(0, Credentials(gid=100, uid=1001, pid=4712)) for _ in range(2))
     for peer in (writer, leaver):
         peer.send(ask(b"t"))
@@ -135,12 +130,12 @@ def stall_reader(bus: OneProcessBus) -> tuple[Peer, Peer, list[bytes]]:
     """A reader that holds its user's publishers back, a writer whose last request waits for it, and
     the receipts of those before."""
     reader = bus.connect(0, buffer_bytes=SMALL_BUFFER_BYTES)
-    say(bus, reader, b"CMSG !/notices/on", b"CMSG blocking/soft/block", b"SUB k")
+    tell(bus, reader, b"CMSG !/notices/on", b"CMSG blocking/soft/block", b"SUB k")
     writer = bus.connect(0)
-    say(bus, writer, b"CMSG !/notices/on")
+    tell(bus, writer, b"CMSG !/notices/on")
     answers: list[bytes] = []
     for number in itertools.count():
-        say(bus, writer, ask(b"%d" % number, payload=bytes(1_000)))
+        tell(bus, writer, ask(b"%d" % number, payload=bytes(1_000)))
         answers += writer.read()
         if len(answers) == number:
             return reader, writer, answers
@@ -175,7 +170,7 @@ def test_a_message_that_nobody_walks_to_while_a_worker_is_succeeded_has_its_rece
 ) -> None:
     """The successor has no clients, and begins at the end of the log, behind the message."""
     reader, writer = bus.connect(0), bus.connect(1)
-    say(bus, reader, b"SUB k")
+    tell(bus, reader, b"SUB k")
     start = Subscriptions.start
 
     def start_behind_a_message(subscriptions: Subscriptions) -> None:
@@ -196,11 +191,11 @@ def test_a_request_that_was_only_read_is_published_or_refused(
 ) -> None:
     """A long one is not kept for a successor."""
     reader, writer = bus.connect(1), bus.connect(0)
-    say(bus, reader, b"SUB k")
+    tell(bus, reader, b"SUB k")
     session = bus.workers[0].sessions[writer.number]
     bus.workers[0].context.accounts[session.account_place].pay_for(10_000_000, time.monotonic_ns())
     packet = ask(b"t", payload=bytes(payload_bytes))
-    say(bus, writer, packet)
+    tell(bus, writer, packet)
     bus.replace(0)
     bus.settle()
     session = bus.workers[0].sessions[writer.number]
@@ -217,7 +212,7 @@ def test_a_request_that_was_only_read_is_published_or_refused(
 
 def test_a_client_with_an_open_receipt_is_not_handed_over(bus: OneProcessBus) -> None:
     reader, writer = bus.connect(1), bus.connect(0)
-    say(bus, reader, b"SUB k")
+    tell(bus, reader, b"SUB k")
     session = bus.workers[0].sessions[writer.number]
     adoption = AdoptClient(
         writer.number, CREDENTIALS, session.account_place, encode_rule_set(0), writer.number
@@ -237,7 +232,7 @@ def test_an_upgrade_waits_until_open_receipts_are_told(
 ) -> None:
     """In the pause, when no worker reads from its clients."""
     reader, writer = bus.connect(1), bus.connect(0)
-    say(bus, reader, b"SUB k")
+    tell(bus, reader, b"SUB k")
     writer.send(ask(b"t"))
     while not bus.workers[0].context.receipts.open:
         bus.stepped[0].tick()

@@ -6,12 +6,10 @@ import pytest
 
 from sbus.limits import Limits
 from sbus.shared.worker_statistics import ACCEPTED_BYTES, IN_BACKLOG, IN_BACKLOG_BYTES
-from sbus.unix.credentials import Credentials
-from tests.fuzz.one_process_bus import CREDENTIALS, OneProcessBus, Peer, one_process_bus
+from tests.fuzz.one_process_bus import OneProcessBus, Peer, one_process_bus
 from tests.support.senders import SentBy, without_sender
 from tests.unit.broker.delivery.outbox_peer import SMALL_BUFFER_BYTES
-
-ANOTHER = Credentials(gid=7, uid=1001, pid=8)
+from tests.unit.broker.worker.bus_states import tell
 
 
 @pytest.fixture
@@ -20,37 +18,10 @@ def bus() -> Iterator[OneProcessBus]:
         yield opened
 
 
-def say(bus: OneProcessBus, peer: Peer, *packets: bytes) -> None:
-    for packet in packets:
-        peer.send(packet)
-    bus.settle()
-
-
 def told(peer: Peer) -> list[tuple[SentBy, bytes]]:
     """What a client receives that is told the senders."""
     found = [without_sender(packet) for packet in peer.read()]
     return [(sent_by, packet) for sent_by, packet in found if sent_by is not None]
-
-
-def test_recipients_of_all_workers_are_told_the_same(bus: OneProcessBus) -> None:
-    readers = [bus.connect(worker) for worker in (0, 1, 0)]
-    for reader in readers:
-        say(bus, reader, b"CMSG sender/on", b"SUB k/")
-    plain = bus.connect(1)
-    say(bus, plain, b"SUB k/")
-    first, second = bus.connect(0), bus.connect(1, ANOTHER)
-    sent = [b"MSG k/%d\0payload \0 and more" % number for number in range(5)]
-    say(bus, first, b"MSG elsewhere\0", *sent[:2], b"MSG elsewhere\0", sent[2])
-    say(bus, second, *sent[3:])
-    seen = [told(reader) for reader in readers]
-    assert seen[0] == seen[1] == seen[2]
-    assert [packet for _, packet in seen[0]] == sent == plain.read()
-    places = [sent_by.place for sent_by, _ in seen[0]]
-    assert places == sorted(set(places))
-    assert [sent_by[1:] for sent_by, _ in seen[0]] == [
-        *[(first.number, CREDENTIALS.gid, CREDENTIALS.uid, CREDENTIALS.pid)] * 3,
-        *[(second.number, ANOTHER.gid, ANOTHER.uid, ANOTHER.pid)] * 2,
-    ]
 
 
 def test_places_grow_also_when_the_clock_is_behind(bus: OneProcessBus) -> None:
@@ -58,11 +29,11 @@ def test_places_grow_also_when_the_clock_is_behind(bus: OneProcessBus) -> None:
     from sbus.shared.shared_memory import LAST_PLACE
 
     reader, writer = bus.connect(0), bus.connect(1)
-    say(bus, reader, b"CMSG sender/on", b"SUB k")
+    tell(bus, reader, b"CMSG sender/on", b"SUB k")
     with bus.memory.lock as words:
         words[LAST_PLACE] = ahead = 1 << 62
     for peer in (writer, reader):
-        say(bus, peer, b"MSG k\0", b"MSG k\0")
+        tell(bus, peer, b"MSG k\0", b"MSG k\0")
     assert [sent_by.place for sent_by, _ in told(reader)] == [ahead + 1 + n for n in range(4)]
 
 
@@ -71,9 +42,9 @@ def test_a_backlog_keeps_what_is_told_with_a_message(bus: OneProcessBus, order: 
     """In order `latest` by the key of the message."""
     reader = bus.connect(0, buffer_bytes=SMALL_BUFFER_BYTES)
     writer = bus.connect(1)
-    say(bus, reader, b"CMSG sender/on", b"CMSG order/" + order, b"SUB k/")
+    tell(bus, reader, b"CMSG sender/on", b"CMSG order/" + order, b"SUB k/")
     sent = [b"MSG k/%d\0%d " % (number % 3, number) + bytes(500) for number in range(60)]
-    say(bus, writer, *sent)
+    tell(bus, writer, *sent)
     found, places = told(reader), list[int]()
     while len(found) > len(places):
         places = [sent_by.place for sent_by, _ in found]
@@ -91,10 +62,10 @@ def test_a_backlog_keeps_what_is_told_with_a_message(bus: OneProcessBus, order: 
 
 def test_what_is_told_counts_as_accepted_and_delivered(bus: OneProcessBus) -> None:
     reader = bus.connect(0)
-    say(bus, reader, b"CMSG sender/on", b"SUB k")
+    tell(bus, reader, b"CMSG sender/on", b"SUB k")
     statistics = bus.workers[0].context.statistics
     before = statistics.counts[ACCEPTED_BYTES]
-    say(bus, reader, b"MSG k\0", b"MSG k\0")
+    tell(bus, reader, b"MSG k\0", b"MSG k\0")
     received = reader.read()
     assert len(received) == 2
     assert statistics.counts[ACCEPTED_BYTES] - before == sum(map(len, received))
