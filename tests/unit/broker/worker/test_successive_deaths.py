@@ -59,8 +59,10 @@ def test_blocks_for_nobody_leave_no_delivery_under_way(bus: OneProcessBus, block
 
 
 def test_an_interrupted_batch_is_admitted_once(bus: OneProcessBus) -> None:
+    """Also when the first successor dies before it has told of that."""
     reader = connect_reader(bus)
     interrupt_batch(bus, 0)
+    bus.replace(0)
     for _ in range(2):
         bus.replace(0)
         bus.settle()
