@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
+from sbus.compiled import STEP
 from sbus.protocol.keys import DIALECTS
 from tests.fuzz.access_model import AccessModel, Rule, User
 from tests.fuzz.generator import CONTROLS, RESERVED, PacketMaker
@@ -280,7 +281,7 @@ def campaign(seed: int) -> Iterator[LiveCampaign]:
     """The campaign of a seed against a bus of its own, whose end is checked as well."""
     setting = setting_of(seed)
     with (
-        patch.dict(os.environ, SBUS_STEP=setting.step),
+        patch.dict(os.environ, SBUS_STEP=setting.step if STEP == "compiled" else STEP),
         tempfile.TemporaryDirectory(prefix="sbus-fuzz-", dir="/tmp") as name,
     ):
         directory = Path(name)
