@@ -95,7 +95,7 @@ class ForkServer:
         killed."""
         self.sock, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         front_pid = os.getpid()
-        front_pidfd = os.pidfd_open(front_pid)  # before it may have ended
+        front_pidfd = os.pidfd_open(front_pid)  # the server may run only after the front has died
         self.pid = os.fork()
         if self.pid == 0:
 

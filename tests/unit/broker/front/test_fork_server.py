@@ -196,7 +196,7 @@ def test_the_fork_server_keeps_nothing_that_it_was_told_to_close() -> None:
 
 
 class Killing:
-    """What the fork server closes first; until it has, its front is killed, and nobody's zombie."""
+    """Something that the fork server closes first, and that kills its front before it returns."""
 
     def __init__(self, front_pid: int) -> None:
         self._front = front_pid
