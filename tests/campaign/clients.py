@@ -17,7 +17,9 @@ from tests.campaign.plan import Plan
 from tests.support.raw_client import PACKET_BYTES_MAX, RawClient
 from tests.support.users import effective_user
 
-UIDS = (os.geteuid(), 61_001, 61_002) if os.geteuid() == 0 else (os.geteuid(),)
+_OWN_UID, _OWN_GID = os.geteuid(), os.getegid()
+"""Asked for once: threads of a run have other ones for a moment."""
+UIDS = (0, 61_001, 61_002) if _OWN_UID == 0 else (_OWN_UID,)
 KINDS: dict[str, tuple[bytes, ...]] = {
     "reader": (),
     "requester": (),
@@ -136,7 +138,7 @@ class Client:
 
     @property
     def _gid(self) -> int:
-        return self._uid if self._uid != os.geteuid() else os.getegid()
+        return self._uid if self._uid != _OWN_UID else _OWN_GID
 
     # -- sending -------------------------------------------------------------------------------
     def _send(self, packet: bytes) -> bool:
@@ -208,7 +210,7 @@ class Client:
     def _publish_secret(self) -> None:
         """Who names this process, which changes its user, names the user and the group as well."""
         uid = self._chance.choice(UIDS)
-        gid = os.getegid() if uid == UIDS[0] else uid
+        gid = _OWN_GID if uid == _OWN_UID else uid
         ids = [self._chance.choice((b"%d" % it, b"")) for it in (gid, uid)] + [b""]
         if self._chance.random() < 0.3:
             ids = [b"%d" % it for it in (gid, uid, os.getpid())]

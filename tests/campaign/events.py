@@ -21,7 +21,7 @@ from tests.support.client_sockets import check_sockets
 from tests.support.descriptor_store import kernel_refuses_descriptors
 from tests.support.raw_client import RawClient
 from tests.support.threads import meanwhile
-from tests.support.users import STRANGER, effective_user
+from tests.support.users import UNPRIVILEGED, effective_user
 
 _BETWEEN_RESTARTS_SECONDS = 5.0
 """A bus that ends sooner after its start may lose its clients."""
@@ -225,11 +225,10 @@ class Events:
 
     def _connections(self, _: float) -> None:
         """Another user has as many connections as it can get, for a moment."""
-        stranger = STRANGER if os.geteuid() == 0 else os.geteuid()
         refused = select.poll()
         with ExitStack() as stack:
             for _number in range(_CONNECTIONS):
-                with identity, effective_user(stranger), suppress(OSError):
+                with identity, effective_user(UNPRIVILEGED), suppress(OSError):
                     raw = RawClient(self._bus.bus_address, timeout_s=0.05)
                     stack.enter_context(raw)
                     refused.register(raw, 0)  # for its end
