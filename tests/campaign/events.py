@@ -29,6 +29,7 @@ _STOP_SECONDS = 0.5
 _REFUSAL_MS = 5_000
 _OUT_OF_TIME = re.compile(r"within [\d.]+ s$")
 """How the error of an upgrade ends that took longer than the bus allows."""
+_UNDER_WAY = "another program is taking over already"
 _CONNECTIONS = 300
 
 
@@ -43,7 +44,8 @@ class Events:
         self._may_be_settling = False
         """A worker that has died may be why the bus cannot do something."""
         self._may_be_upgrading = False
-        """An upgrade was not answered."""
+        """An upgrade was not answered, or the bus has started, perhaps with another number of
+        workers than it is to have, which it then changes by itself."""
         self._killed: set[int] = set()
         self._workers = plan.workers
         self._restart_at = time.monotonic() + _BETWEEN_RESTARTS_SECONDS
@@ -129,15 +131,16 @@ class Events:
         self.counts["upgrades tried"] += 1
         self.counts["upgrades done"] += "result" in reply
         self._log.event(f"upgraded {self._workers} {'result' in reply}")
-        if "error" in reply:
-            text = reply["error"]["text"]
+        text = reply.get("error", {}).get("text", "")
+        is_under_way = self._may_be_upgrading and text == _UNDER_WAY
+        if text:
             if _OUT_OF_TIME.search(text):
                 self.counts["upgrades out of time"] += 1
-            elif not (self._may_be_settling or self._may_be_upgrading):
+            elif not (self._may_be_settling or is_under_way):
                 self._log.event(f"fault upgrade: {text}")
             version = self.ask("version").get("result", {})
             self._workers = version.get("workers", self._workers)
-        self._may_be_upgrading = not reply
+        self._may_be_upgrading = not reply or is_under_way
 
     def _pick_worker(self, chance: float) -> tuple[int, int]:
         workers = sorted(self._bus.workers().items())
@@ -190,7 +193,7 @@ class Events:
         with identity:
             end()
             self._bus.start()
-        self._may_be_settling = True
+        self._may_be_settling = self._may_be_upgrading = True
         self._restart_at = time.monotonic() + _BETWEEN_RESTARTS_SECONDS
         return True
 
