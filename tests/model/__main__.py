@@ -8,23 +8,26 @@ import click
 from tests.model.exploration import (
     LARGE_MUTANTS,
     ONE_DEATH,
+    SIZES,
     TWO_DEATHS,
     assert_explored,
     assert_found,
+    build,
     explore,
 )
 
 
 @click.command(help=__doc__)
 def main() -> None:
-    for definitions in (ONE_DEATH, TWO_DEATHS):
-        with tempfile.TemporaryDirectory() as directory:
-            assert_explored(explore(Path(directory), *definitions))
-        click.echo(f"{' '.join(definitions)}: no errors")
-    for mutant, definitions in LARGE_MUTANTS.items():
-        with tempfile.TemporaryDirectory() as directory:
-            assert_found(mutant, explore(Path(directory), *definitions, f"MUTANT={mutant}"))
-        click.echo(f"{' '.join(definitions)}: {mutant} is found")
+    with tempfile.TemporaryDirectory() as directory:
+        for size in (ONE_DEATH, TWO_DEATHS):
+            pan = build(Path(directory), size, optimization="-O1")
+            assert_explored(explore(pan))
+            click.echo(f"{' '.join(size)}: no errors")
+            for mutant in LARGE_MUTANTS:
+                if SIZES[mutant] == size:
+                    assert_found(mutant, explore(pan, mutant))
+                    click.echo(f"{' '.join(size)}: {mutant} is found")
 
 
 if __name__ == "__main__":

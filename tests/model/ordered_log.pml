@@ -53,9 +53,9 @@
 #ifndef LOG_BLOCKS
 #define LOG_BLOCKS 2
 #endif
-#ifndef MUTANT
-#define MUTANT 0
-#endif
+/* One program makes each MUTANT: the environment has the number of one of these, or none. */
+c_decl { int atoi(const char *); char *getenv(const char *); }
+hidden byte mutant;
 #define EARLY_FLIP 1    /* the selector is flipped before the last store of a critical section */
 #define LATE_ASK 2      /* a worker asks to be woken when it has left the critical section */
 #define DELIVER_FIRST 3 /* a message is delivered to the publisher's worker before the walk */
@@ -131,7 +131,7 @@ inline enter() {
         assert(words.head == head_due);
         assert(!(words.sleeping & ~words.alive));
         low_water_mark();
-        assert(words.head - low <= LOG_BLOCKS || MUTANT == NO_ROOM);
+        assert(words.head - low <= LOG_BLOCKS || mutant == NO_ROOM);
         assert(words.low <= low);
         low = 0; i = 0
     }
@@ -241,7 +241,7 @@ inline share_cursor() {
 inline append() {
     d_step {
         find_low();
-        has_room = words.head + 1 - words.low <= LOG_BLOCKS || MUTANT == NO_ROOM
+        has_room = words.head + 1 - words.low <= LOG_BLOCKS || mutant == NO_ROOM
     };
     if
     :: words.waiting || !has_room -> STORE(words.waiting, words.waiting | BIT(me)); must_wait = true
@@ -260,7 +260,7 @@ inline append() {
                 :: else
                 fi;
                 if
-                :: MUTANT == EARLY_FLIP && IS_LAST_STORE -> flip()
+                :: mutant == EARLY_FLIP && IS_LAST_STORE -> flip()
                 :: else
                 fi;
                 STORE(words.end[to], words.head)
@@ -333,7 +333,7 @@ inline begin_block(position) {
     MAY_DIE;
     d_step { walked[me] = position; sequence[me] = (sequence[me] + 1) % SEQUENCES; in_doubt[me] = false };
     if
-    :: MUTANT != STALE_NOTE -> MAY_DIE; under_way[me] = 0
+    :: mutant != STALE_NOTE -> MAY_DIE; under_way[me] = 0
     :: else
     fi
 }
@@ -345,12 +345,12 @@ inline note_delivery() {
 
 inline deliver_noted(message) {
     if
-    :: MUTANT != LATE_NOTE -> note_delivery()
+    :: mutant != LATE_NOTE -> note_delivery()
     :: else
     fi;
     deliver(message);
     if
-    :: MUTANT == LATE_NOTE -> note_delivery()
+    :: mutant == LATE_NOTE -> note_delivery()
     :: else
     fi
 }
@@ -392,18 +392,18 @@ inline publish() {
     :: else -> has_place = true
     fi;
     if
-    :: has_place && unplaced[me] & BIT(me) && MUTANT != NO_BATCH ->
+    :: has_place && unplaced[me] & BIT(me) && mutant != NO_BATCH ->
         STORE(words.step_end[me], end);
         STORE(words.step_batch[me], batch[me])
     :: else
     fi;
     if
-    :: MUTANT != LATE_ASK -> ask_to_be_woken()
+    :: mutant != LATE_ASK -> ask_to_be_woken()
     :: else -> is_caught_up = cursor >= end
     fi;
     if
     :: selector != spare -> flip()
-    :: else /* MUTANT == EARLY_FLIP */
+    :: else /* mutant == EARLY_FLIP */
     fi
 }
 
@@ -413,7 +413,7 @@ inline walk_on() {
     take_piece();
     share_cursor();
     if
-    :: MUTANT != LATE_ASK -> ask_to_be_woken()
+    :: mutant != LATE_ASK -> ask_to_be_woken()
     :: else -> is_caught_up = cursor >= end
     fi;
     flip()
@@ -421,7 +421,7 @@ inline walk_on() {
 
 inline take_effect() {
     if
-    :: MUTANT == DELIVER_FIRST && own_place != NONE -> deliver(own_place); own_place = NONE
+    :: mutant == DELIVER_FIRST && own_place != NONE -> deliver(own_place); own_place = NONE
     :: else
     fi;
     walk();
@@ -471,7 +471,7 @@ lives:
         publish()
     }
     :: atomic {
-        lock_holder == NOBODY && unplaced[me] && (!must_wait || MUTANT == BUSY_WAIT) ->
+        lock_holder == NOBODY && unplaced[me] && (!must_wait || mutant == BUSY_WAIT) ->
         publish()
     }
     :: atomic {
@@ -485,7 +485,7 @@ lives:
     atomic {
         leave();
         if
-        :: MUTANT == LATE_ASK && is_caught_up -> goto asks_late
+        :: mutant == LATE_ASK && is_caught_up -> goto asks_late
         :: else
         fi;
 goes_on:
@@ -526,7 +526,7 @@ dies:
         words.waiting = words.waiting & ~BIT(me);
         if
         :: walked[me] >= words.cursor[me] ||
-           words.head + (MUTANT == NO_MARGIN -> 0 : 1) - walked[me] <= LOG_BLOCKS ->
+           words.head + (mutant == NO_MARGIN -> 0 : 1) - walked[me] <= LOG_BLOCKS ->
             words.start[me] = (words.start[me] > walked[me] && walked[me] < words.cursor[me] ->
                                walked[me] : words.start[me]);
             words.cursor[me] = walked[me]
@@ -534,14 +534,14 @@ dies:
             words.cursor[me] = words.end[me]
         fi;
         if
-        :: MUTANT != HIGH_WATER -> d_step { words.low = 0; find_low() }
+        :: mutant != HIGH_WATER -> d_step { words.low = 0; find_low() }
         :: else
         fi;
         release_waiting();
         flip();
         free_lock();
         due[me] = (copies[selector].alive & BIT(me) -> due[me] : 0);
-        woken = (MUTANT == SILENT_REAP -> 0 : EVERYBODY);
+        woken = (mutant == SILENT_REAP -> 0 : EVERYBODY);
         wake()
     };
     atomic {
@@ -584,6 +584,7 @@ proctype at_rest() {
 
 init {
     atomic {
+        c_code { mutant = getenv("MUTANT") ? atoi(getenv("MUTANT")) : 0; };
         copies[0].alive = EVERYBODY;
         copies[0].sleeping = EVERYBODY;
         run worker(0); run worker(1); run worker(2); run at_rest()

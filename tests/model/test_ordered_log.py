@@ -1,5 +1,7 @@
 """Spin explores the model of the ordered log, and finds each mistake that is made in it."""
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,27 +13,41 @@ from tests.model.exploration import (
     SMALL,
     assert_explored,
     assert_found,
+    build,
     explore,
 )
 from tests.support.needs import needs_tool
 
 pytestmark = [needs_tool("spin", "spin"), needs_tool("gcc", "gcc")]
 
-
-def test_every_promise_holds_in_every_state(tmp_path: Path) -> None:
-    assert_explored(explore(tmp_path, *SMALL))
+PanOfSize = Callable[[tuple[str, ...]], Path]
 
 
-def test_everybody_sleeps_in_the_end(tmp_path: Path) -> None:
-    assert_explored(explore(tmp_path, *SMALL, for_endless_runs=True))
+@pytest.fixture(scope="module")
+def pan_of_size(tmp_path_factory: pytest.TempPathFactory) -> PanOfSize:
+    """Makes the program of a size once, because gcc takes longer than most explorations."""
+    return cache(lambda size: build(tmp_path_factory.mktemp("pan"), size))
 
 
-@pytest.mark.parametrize("mutant", sorted(MUTANTS.keys() - LARGE_MUTANTS.keys()))
-def test_a_mutant_violates_a_promise(tmp_path: Path, mutant: str) -> None:
-    assert_found(mutant, explore(tmp_path, *SIZES.get(mutant, SMALL), f"MUTANT={mutant}"))
+@pytest.fixture(scope="module")
+def pan_for_endless_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("pan"), SMALL, for_endless_runs=True)
 
 
-def test_a_mutant_that_waits_busily_runs_for_ever(tmp_path: Path) -> None:
-    output = explore(tmp_path, *SMALL, "MUTANT=BUSY_WAIT", for_endless_runs=True)
+def test_every_promise_holds_in_every_state(pan_of_size: PanOfSize) -> None:
+    assert_explored(explore(pan_of_size(SMALL)))
+
+
+@pytest.mark.parametrize("mutant", sorted(MUTANTS.keys() - LARGE_MUTANTS))
+def test_a_mutant_violates_a_promise(pan_of_size: PanOfSize, mutant: str) -> None:
+    assert_found(mutant, explore(pan_of_size(SIZES.get(mutant, SMALL)), mutant))
+
+
+def test_everybody_sleeps_in_the_end(pan_for_endless_runs: Path) -> None:
+    assert_explored(explore(pan_for_endless_runs, for_endless_runs=True))
+
+
+def test_a_mutant_that_waits_busily_runs_for_ever(pan_for_endless_runs: Path) -> None:
+    output = explore(pan_for_endless_runs, "BUSY_WAIT", for_endless_runs=True)
     assert "non-progress cycle" in output
     assert "errors: 1" in output
