@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from sbus.bridge.subjects import decode_key, encode_key, filter_of
 from sbus.protocol.keys import DOT, SLASH, Dialect, is_reserved
-from tests.unit.routing.specification import dialects, matches, texts
+from tests.unit.routing.specification import matches
+from tests.unit.routing.texts import dialects, texts
 
 any_key = (st.binary(max_size=24) | texts).filter(lambda key: b"\0" not in key)
 subjects = st.text("ab=.*> F20\n\u00e9", max_size=10)

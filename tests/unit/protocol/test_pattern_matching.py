@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from sbus.protocol.keys import DOT, SLASH, Dialect, parse_pattern
 from sbus.protocol.pattern_matching import compile_patterns, covers
 from sbus.protocol.secret_keys import begins_secret
-from tests.unit.routing.specification import dialects, matches, texts
+from tests.unit.routing.specification import matches
+from tests.unit.routing.texts import dialects, texts
 
 
 @example(patterns=[b""], key=b"!a")

@@ -23,7 +23,8 @@ from hypothesis.stateful import (
 
 from sbus.protocol.keys import SLASH, Dialect, PatternPath, parse_pattern
 from sbus.routing.index import IndexStatistics, PatternIndex
-from tests.unit.routing.specification import dialects, matches, texts
+from tests.unit.routing.specification import matches
+from tests.unit.routing.texts import dialects, texts
 
 EMPTY = IndexStatistics(nodes=1, patterns=0, subscriptions=0)
 workers = st.sampled_from([0, 1, 63])

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from sbus.protocol.keys import SLASH, Dialect, parse_pattern
 from sbus.routing.pattern_sets import contains, overlap
-from tests.unit.routing.specification import dialects, matches_as_any_pattern_does, texts
+from tests.unit.routing.specification import matches_as_any_pattern_does
+from tests.unit.routing.texts import dialects, texts
 
 PATTERN_BYTES_MAX = 4
 KEY_BYTES_MAX = 6

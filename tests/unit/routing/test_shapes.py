@@ -14,7 +14,7 @@ from sbus.protocol.keys import SLASH, PatternPath, parse_pattern
 from sbus.routing.path_trie import PathTrie
 from sbus.routing.prefix_table import STRETCH_BYTES
 from sbus.routing.shapes import Shapes
-from tests.unit.routing.specification import texts
+from tests.unit.routing.texts import texts
 
 
 def path_of(pattern: bytes) -> PatternPath:
