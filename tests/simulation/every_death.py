@@ -39,11 +39,17 @@ _FIRST = Death("Sequencer._place", 100)
 """It comes before the death of a successor."""
 
 
+class Survived(Exception):
+    """A worker has not died in its critical section, and all goes on as without a fault."""
+
+
 class Watch:
     """Of all entries into the lock. Dooms workers to these deaths, one after the other."""
 
     def __init__(self, *deaths: Death) -> None:
         self._deaths = list(deaths)
+        self._doomed: Fiber | None = None
+        self.has_survived = False
         self.seen: Counter[str] = Counter()
         """By the functions that enter the lock, since the last death began."""
 
@@ -55,9 +61,11 @@ class Watch:
         hold = frame.f_code.co_qualname
         if frame.f_locals.get("receipt"):
             hold += "(receipt)"
-        if fiber.is_doomed:
-            fiber.let_be()
-        elif self._deaths and hold == self._deaths[0].hold:
+        if fiber is self._doomed:
+            self.has_survived = True
+            raise Survived
+        if self._deaths and hold == self._deaths[0].hold:
+            self._doomed = fiber
             fiber.doom(self._deaths.pop(0).instruction)
             self.seen.clear()
         self.seen[hold] += 1
@@ -96,9 +104,12 @@ def _run_piece(hold: str, earlier: tuple[Death, ...], first: int, step: int) -> 
     """Die in one hold, from this instruction on; returns how many deaths there were."""
     for number in range(_RUNS_PER_PROCESS):
         deaths = (*earlier, Death(hold, first + number * step))
+        watch = Watch(*deaths)
         try:
-            outcome = simulate(SEED, "python", Watch(*deaths).on_enter)
+            outcome = simulate(SEED, "python", watch.on_enter)
         except BaseException as error:
+            if watch.has_survived:
+                return number
             error.add_note(str(deaths))
             raise
         if outcome.counts["deaths"] < len(deaths):
