@@ -56,7 +56,8 @@ def spark_session(
     Java is found.
     """
     given = conf or {}
-    launched = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, which has started Java
+    # Java runs already if spark-submit has launched this program, or for the session there is.
+    launched = "PYSPARK_GATEWAY_PORT" in os.environ or SparkSession.getActiveSession() is not None
     local = given.get("spark.master", master or ("" if launched else "local")).startswith("local")
     _prepare(os.environ, launched=launched, local=local)
     builder = SparkSession.builder.appName(name)
