@@ -10,6 +10,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
 from pathlib import Path
 
 import pyspark
@@ -18,6 +19,7 @@ from pyspark.sql import SparkSession
 import sbus
 from sbus.pipeline.class_archive import archive_options
 from sbus.pipeline.java import java_home
+from sbus.unix.private_files import cache_path
 
 _LOG_OPTION = f"'-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}'"
 _SHORT_OPTIONS = " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -66,7 +68,7 @@ def spark_session(
     settings = _DEFAULTS | (_LOCAL_DEFAULTS if local else {})
     if not launched:
         settings["spark.driver.memory"] = memory
-        jars = Path(pyspark.__path__[0], "jars")
+        jars = Path(os.environ.get("SPARK_HOME", pyspark.__path__[0]), "jars")
         archive = archive_options(jars, os.environ, may_write=is_short)
         java_options = _LOG_OPTION + _SHORT_OPTIONS * is_short + archive
         settings["spark.driver.extraJavaOptions"] = java_options
@@ -87,6 +89,9 @@ def _prepare(environment: MutableMapping[str, str], *, launched: bool, local: bo
         environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if not launched:
         environment["JAVA_HOME"] = str(java_home(environment))
+    if local and not launched and environment.keys().isdisjoint(("SPARK_HOME", "PYSPARK_PYTHON")):
+        with suppress(OSError, RuntimeError):
+            environment["SPARK_HOME"] = str(_home_without_zip(environment))
     environment.setdefault("PYSPARK_PYTHON", sys.executable)
     tree = str(Path(sbus.__file__).resolve().parents[1])
     paths = environment.get("PYTHONPATH", "").split(os.pathsep)
@@ -94,3 +99,17 @@ def _prepare(environment: MutableMapping[str, str], *, launched: bool, local: bo
     if tree not in (*absolute, sysconfig.get_path("purelib")):
         absolute.append(tree)
     environment["PYTHONPATH"] = os.pathsep.join(absolute)
+
+
+def _home_without_zip(environment: Mapping[str, str]) -> Path:
+    """A home of Spark for Python processes that import the pyspark of this interpreter.
+
+    They prefer `python/lib/pyspark.zip`, and each would compile the modules that are in there.
+    """
+    package = Path(pyspark.__path__[0])
+    home = cache_path(environment, "spark", package)
+    home.mkdir(mode=0o700, exist_ok=True)
+    for name in ("bin", "jars"):
+        with suppress(FileExistsError):
+            (home / name).symlink_to(package / name)
+    return home
