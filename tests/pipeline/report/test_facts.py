@@ -9,7 +9,7 @@ from sbus.pipeline.report.facts import Scope, gather
 from sbus.pipeline.report.page import render
 from sbus.pipeline.spark.selection import Table
 from sbus.pipeline.store.schemas import CLIENTS, EVENTS
-from tests.support.job_rows import SECOND_US, T0, frame, message, snapshot
+from tests.support.job_rows import T0, Row, frame, message, snapshot
 
 MESSAGES = 100
 PAYLOAD_BYTES = 50_000
@@ -20,45 +20,19 @@ def cached_bytes(spark: SparkSession) -> int:
     return sum(each.memSize() + each.diskSize() for each in found)
 
 
-def test_payloads_are_not_kept_but_those_of_probes_are(spark: SparkSession) -> None:
-    rows = [
-        message(
-            b"k",
-            os.urandom(PAYLOAD_BYTES),
-            **{"recorder": "r1", "host": "h", "offset": n, "timestamp": T0 + n * SECOND_US},
-        )
-        for n in range(MESSAGES)
-    ]
+def test_a_report_keeps_no_payloads_and_tells_its_probes_from_messages(spark: SparkSession) -> None:
+    """One report for all, since each takes seconds."""
+    own: Row = {"recorder": "r1", "host": "h", "uid": 7, "pid": 1, "program": "p", "client": 1}
     sent = b"%d" % (T0 - 2_000)
-    probe = {"recorder": "r1", "host": "h", "offset": MESSAGES, "timestamp": T0}
-    rows.append(message(b"sbus/probe/r1", sent, **probe))
-    tables = {
-        "messages": frame(spark, rows),
-        "clients": frame(spark, [], CLIENTS),
-        "events": frame(spark, [], EVENTS),
-    }
-
-    def read(name: Table) -> DataFrame:
-        return tables[name]
-
-    before = cached_bytes(spark)
-    try:
-        facts = gather(read, Scope())
-        assert cached_bytes(spark) - before < MESSAGES * PAYLOAD_BYTES // 10
-    finally:
-        spark.catalog.clearCache()
-    assert facts.summary["bytes"] == MESSAGES * PAYLOAD_BYTES + len(sent)
-    assert [row["max_ms"] for row in facts.latency] == [2.0]
-
-
-def test_probes_are_not_among_what_nobody_received_and_no_two_columns_have_one_name(
-    spark: SparkSession,
-) -> None:
-    own = {"recorder": "r1", "host": "h", "timestamp": T0, "uid": 7, "pid": 1, "program": "p"}
     rows = [
-        message(key, b"1", **own, client=1, offset=offset, recipients=recipients)
-        for offset, (key, recipients) in enumerate(
-            [(b"sbus/probe/r1", 0), (b"sbus/probe/other", 0), (b"heard/by", 2), (b"un/heard", 0)]
+        message(key, value, **own, offset=offset, timestamp=T0, recipients=recipients)
+        for offset, (key, value, recipients) in enumerate(
+            [
+                (b"sbus/probe/r1", sent, 0),
+                (b"sbus/probe/other", b"1", 0),
+                (b"un/heard", b"1", 0),
+                *[(b"heard/by", os.urandom(PAYLOAD_BYTES), 2) for _ in range(MESSAGES)],
+            ]
         )
     ]
     tables = {
@@ -70,13 +44,18 @@ def test_probes_are_not_among_what_nobody_received_and_no_two_columns_have_one_n
     def read(name: Table) -> DataFrame:
         return tables[name]
 
+    before = cached_bytes(spark)
     try:
         facts = gather(read, Scope())
+        kept = cached_bytes(spark) - before
     finally:
         spark.catalog.clearCache()
+    assert 0 < kept < MESSAGES * PAYLOAD_BYTES // 10, "payloads are not kept"
+    assert facts.summary["bytes"] == MESSAGES * PAYLOAD_BYTES + len(sent) + 2
+    assert [row["max_ms"] for row in facts.latency] == [2.0], "but those of probes are"
     assert [row["prefix"] for row in facts.unheard] == ["sbus/probe", "un/heard"]
     assert [row["unheard"] for row in facts.unheard] == [1, 1], "a probe of others is a message"
-    assert {row["recipients"]: row["messages"] for row in facts.fan_out} == {0: 2, 2: 1}
+    assert {row["recipients"]: row["messages"] for row in facts.fan_out} == {0: 2, 2: MESSAGES}
     heads = re.findall("<thead><tr>(.*?)</tr></thead>", render(facts, title="t"))
     assert len(heads) >= 5
     for head in heads:
