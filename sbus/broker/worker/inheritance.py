@@ -322,8 +322,7 @@ class Inheritance:
         """Have what a client requested of the predecessor carried out in the client's next turn."""
         slot = session.slot
         if slot.is_request_cut and (token := receipts.token_of(slot.request)):
-            slot.forget_pending()
-            session.tell(receipts.refused(token, _LOST))
+            session.tell(receipts.refused(token, _LOST), is_reply=True)
         elif request := slot.request:
             session.pend(request)
             self._sessions.resume(session)

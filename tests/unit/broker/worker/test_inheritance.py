@@ -1,6 +1,7 @@
 """A successor serves the clients of a worker that died as that would have served them."""
 
 import random
+import time
 from collections.abc import Iterator, Mapping
 
 import msgspec
@@ -157,6 +158,26 @@ def test_a_client_is_told_later_of_what_a_successor_could_not_tell() -> None:
         bus.replace(0)
         bus.settle()
         assert reader.read() == [], "it was told already"
+
+
+@pytest.mark.parametrize("deaths", [1, 2, 3])
+def test_a_refused_long_request_is_told_also_behind_another_death(deaths: int) -> None:
+    """Its publisher's socket is full meanwhile."""
+    limits = msgspec.structs.replace(SMALL_BUFFERS, packet_bytes_max=8192)
+    with one_process_bus("slash", limits) as bus:
+        publisher, other = bus.connect(0, buffer_bytes=SMALL_BUFFER_BYTES), bus.connect(1)
+        tell(bus, publisher, b"SUB k")
+        tell(bus, other, *[b"MSG k\0%d" % number for number in range(100)])
+        account = bus.workers[0].sessions[publisher.number].account
+        account.pay_for(10_000_000, time.monotonic_ns())
+        tell(bus, publisher, b"CMSG !/publish\0token\0k\0" + bytes(6_200))
+        for _ in range(deaths):
+            bus.replace(0)
+            bus.settle()
+        assert all(packet.startswith(b"MSG k\0") for packet in publisher.read())
+        bus.settle()
+        (receipt,) = (it for it in publisher.read() if not it.startswith(b"MSG k\0"))
+        assert receipt.startswith(b"CMSG !/receipt\0token\0refused packets-lost ")
 
 
 def test_a_client_with_subscriptions_and_notices_is_told_of_unknown_losses(
