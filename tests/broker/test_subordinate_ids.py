@@ -17,6 +17,7 @@ from tests.support.flood import (
     limit_options,
     message,
 )
+from tests.support.needs import needs_compiled_step
 from tests.support.raw_client import RawClient
 from tests.support.senders import without_sender
 from tests.support.subordinate_ids import FIRST, OWNER, connect_as, with_subordinate_ids
@@ -33,7 +34,7 @@ def directory() -> Iterator[Path]:
         yield made
 
 
-@pytest.fixture(params=["compiled", "python"])
+@pytest.fixture(params=[pytest.param("compiled", marks=needs_compiled_step), "python"])
 def bus(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, directory: Path
 ) -> Iterator[Bus]:

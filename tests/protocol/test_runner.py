@@ -13,6 +13,7 @@ from types import ModuleType
 
 import pytest
 
+from sbus.compiled import STEP
 from tests.protocol.any_bus import needs_more
 from tests.protocol.configurations import AXES, Configuration, all_of, pairwise, shared_out
 from tests.protocol.conftest import Chapter
@@ -23,7 +24,7 @@ from tests.protocol.transcript import chapters, read_chapter
 from tests.support.bus import PROJECT
 
 FOLDER = Path(__file__).parent
-CONFIGURATION = Configuration(workers=2, place="other")
+CONFIGURATION = Configuration(workers=2, place="other", step=STEP)
 OWN_MESSAGE = "{A.client} {A.gid} {A.uid} {A.pid} MSG k\\0"
 
 
