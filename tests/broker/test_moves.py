@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.admin import Admin, administer
+from tests.support.admin import Admin, administer, own_user
 from tests.support.bus import Bus, running_bus
 from tests.support.flood import limit_options
 from tests.support.moves import clients_moving, move
@@ -81,14 +81,12 @@ def test_a_move_takes_no_more_of_a_quota(tmp_path: Path) -> None:
             assert moves.sync() == []
             for worker in (1, 0, 1):
                 move_when_at_rest(admin, 1, worker)
-                (user,) = admin.ask("users")["users"]
+                user = own_user(admin)
                 assert user["subscriptions"] == count - 1 + refused
             moves.sub(b"one more")
             assert len(moves.sync()) == refused
         moves.close()
-        wait_until(
-            lambda: admin.ask("users")["users"][0]["subscriptions"] == 0, "nothing is counted"
-        )
+        wait_until(lambda: own_user(admin)["subscriptions"] == 0, "nothing is counted")
 
 
 def test_lists_have_all_clients_while_they_move(tmp_path: Path) -> None:
@@ -104,7 +102,7 @@ def test_lists_have_all_clients_while_they_move(tmp_path: Path) -> None:
             while outcomes[""] < 100:
                 listed = admin.ask("clients")["clients"]
                 assert [one["client"] for one in listed] == [1, 2, 3, 4, 5, 6]
-        (user,) = admin.ask("users")["users"]
+        user = own_user(admin)
         assert user["subscriptions"] == 6
 
 
@@ -121,7 +119,7 @@ def test_clients_leave_while_they_move(tmp_path: Path) -> None:
         wait_until(
             lambda: sorted(descriptors_at_rest(bus).values()) == expected, "as many descriptors"
         )
-        (user,) = admin.ask("users")["users"]
+        user = own_user(admin)
         assert (user["connections"], user["subscriptions"]) == (0, 0)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sbus.shared.shared_memory import LAYOUT_VERSION
-from tests.support.admin import administer
+from tests.support.admin import administer, own_user
 from tests.support.bus import RUN_AS_SELF, Bus, wait_until_gone
 from tests.support.descriptor_store import StoringManager, needs_refusal, storing_manager
 from tests.support.flood import LOST
@@ -286,7 +286,7 @@ def test_a_client_whose_connection_was_not_kept_is_lost_alone(manager: StoringMa
         assert clients[0].receive() == clients[3].receive() == b"MSG k\0"
         assert "clients: 2, connections that ended meanwhile: 2" in bus.stderr_text()
         with administer(bus) as admin:
-            assert admin.ask("users")["users"][0]["subscriptions"] == 2
+            assert own_user(admin)["subscriptions"] == 2
 
 
 def test_a_new_client_is_not_kept(manager: StoringManager) -> None:

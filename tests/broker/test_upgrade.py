@@ -16,7 +16,7 @@ from sbus.client.admin import AdminConnection
 from sbus.client.streams import EventStream, MessageStream
 from sbus.protocol.controls import end_notice
 from tests.broker.upgrades_campaign import KINDS, run_campaign
-from tests.support.admin import Admin, administer
+from tests.support.admin import Admin, administer, own_user
 from tests.support.bus import (
     BARE_SBUSD,
     SBUSD,
@@ -120,7 +120,7 @@ def test_fewer_workers_do_not_take_over_if_they_have_no_places_for_blocking_clie
         changing.set_workers(2)
         upgrade(changing.bus)
         with administer(changing.bus) as admin:
-            (user,) = admin.ask("users")["users"]
+            user = own_user(admin)
         assert user["blocking_clients"] == len(clients)
 
 

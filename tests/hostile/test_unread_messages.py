@@ -13,7 +13,7 @@ import pytest
 
 from sbus.limits import Limits
 from sbus.unix.send_buffer import large_buffer_bytes, small_buffer_bytes
-from tests.support.admin import administer
+from tests.support.admin import administer, own_user
 from tests.support.bus import Bus, running_bus
 from tests.support.raw_client import RawClient
 from tests.support.threads import wait_until
@@ -65,7 +65,7 @@ def test_the_kernel_keeps_as_much_as_the_account_has_room_for(tmp_path: Path, wo
         clients = connect(bus, stack, CLIENTS)
         flood(bus)
         with administer(bus) as admin:
-            (user,) = admin.ask("users")["users"]
+            user = own_user(admin)
             shown = [it["activity"]["socket_bytes"] for it in admin.ask("clients")["clients"]]
         kept = [kept_messages(client) for client in clients]
     # What several workers add at the same instant may exceed a quota.
@@ -107,7 +107,7 @@ def test_clients_that_read_have_their_small_buffers_again(tmp_path: Path) -> Non
         kept = [kept_messages(client) for client in clients]
         assert max(kept) * KERNEL_BYTES >= LARGE_BYTES, "what others had is there again"
         with administer(bus) as admin:
-            assert admin.ask("users")["users"][0]["socket_bytes"] <= QUOTA_BYTES
+            assert own_user(admin)["socket_bytes"] <= QUOTA_BYTES
 
 
 def test_clients_that_leave_without_reading_stay_connections(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_clients_that_leave_without_reading_stay_connections(tmp_path: Path) -> 
         stack.enter_context(bus.connect()).whoami()
         with bus.connect() as refused:
             assert b"too-many-connections" in refused.receive()
-        (user,) = admin.ask("users")["users"]
+        user = own_user(admin)
         assert user["connections"] == 6
         assert user["socket_bytes"] > 0
         read = clients.pop().receive_until_closed()
@@ -133,7 +133,7 @@ def test_clients_that_leave_without_reading_stay_connections(tmp_path: Path) -> 
         clients.pop().close()
 
         def have_left() -> bool:
-            return bool(admin.ask("users")["users"][0]["connections"] == 4)
+            return bool(own_user(admin)["connections"] == 4)
 
         wait_until(have_left, "one client has read the rest, another one has closed its socket")
         for _ in range(2):
@@ -142,7 +142,7 @@ def test_clients_that_leave_without_reading_stay_connections(tmp_path: Path) -> 
             client.close()
 
         def is_all_released() -> bool:
-            (user,) = admin.ask("users")["users"]
+            user = own_user(admin)
             return bool(user["connections"] == 3 and user["socket_bytes"] == 0)
 
         wait_until(is_all_released, "all have left")

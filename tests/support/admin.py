@@ -80,11 +80,17 @@ def administer(bus: Bus) -> Admin:
     return Admin(f"{bus.address}.admin")
 
 
+def own_user(admin: Admin) -> dict[str, Any]:
+    """What the bus says about this user. It has an account of root besides."""
+    users = {user["uid"]: user for user in admin.ask("users")["users"]}
+    found: dict[str, Any] = users[os.geteuid()]
+    return found
+
+
 def held_seconds(bus: Bus) -> float:
     """For how long the bus has counted that clients of this user held others."""
     with administer(bus) as admin:
-        users = {user["uid"]: user for user in admin.ask("users")["users"]}
-    return float(users[os.geteuid()]["held_seconds"])
+        return float(own_user(admin)["held_seconds"])
 
 
 def wait_for_traffic(admin: Admin, is_so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
