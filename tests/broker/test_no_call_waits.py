@@ -3,7 +3,6 @@ every packet is received and sent with MSG_DONTWAIT, and copies of sockets leave
 """
 
 import re
-import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from tests.support.attacks import attacked_bus
 from tests.support.bus import Bus
 from tests.support.client_sockets import check_sockets, sockets
 from tests.support.moves import move
+from tests.support.needs import needs_tool
 from tests.support.pattern_bombs import connect_as
 from tests.support.processes import process_name, serving_pids, stopped
 from tests.support.streams import events_of, messages_of
@@ -83,7 +83,7 @@ ends is not shown with its flags."""
 
 
 @needs_root
-@pytest.mark.skipif(not shutil.which("strace"), reason="no strace")
+@needs_tool("strace", "strace")
 @pytest.mark.parametrize("attack", ["order-random", "descriptors"])
 def test_every_packet_is_received_and_sent_without_waiting(attack: str, tmp_path: Path) -> None:
     """Some clients do not read, some come and go, and some are disconnected. An administrator and
