@@ -7,6 +7,7 @@ import socket
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -121,15 +122,22 @@ def test_no_reply_waits_for_a_worker_that_hangs(tmp_path: Path) -> None:
         }
         for pid in worker_pids(bus).values():
             stack.enter_context(stopped(pid))
-        began_at = time.monotonic()
-        assert admin.ask("stats")["clients"] == 2
-        assert len(admin.ask("workers")["workers"]) == 2
-        assert admin.ask("users")["users"]
-        limits = admin.ask("limit", uid=os.getuid(), limits={"connections_max": 5})
+        longest_seconds = 0.0
+
+        def ask_at_once(verb: str, **words: Any) -> Any:
+            nonlocal longest_seconds
+            began_at = time.monotonic()
+            reply = admin.ask(verb, **words)
+            longest_seconds = max(longest_seconds, time.monotonic() - began_at)
+            return reply
+
+        assert ask_at_once("stats")["clients"] == 2
+        assert len(ask_at_once("workers")["workers"]) == 2
+        assert ask_at_once("users")["users"]
+        limits = ask_at_once("limit", uid=os.getuid(), limits={"connections_max": 5})
         assert limits["after"]["connections_max"] == 5
-        assert admin.ask("kick", client=by_worker[0], text="go")["uid"] == os.getuid()
-        # What waits for a worker waits for two seconds.
-        assert time.monotonic() - began_at < 1.5
+        assert ask_at_once("kick", client=by_worker[0], text="go")["uid"] == os.getuid()
+        assert longest_seconds < 2.0, "what waits for a worker waits for two seconds"
         # Whether it wants to be told, only its worker knows.
         assert first.receive_until_closed() == []
         found = admin.ask("clients", after=by_worker[0])
