@@ -3,6 +3,8 @@
 The bus reads nothing from a client that leaves a notice unread, so a publisher that waits reads.
 """
 
+from contextlib import suppress
+
 import anyio
 import anyio.lowlevel
 import pytest
@@ -87,7 +89,8 @@ def test_a_blocking_one_with_a_full_inbox_is_told_to_receive(strict_bus: Bus) ->
                 client.publish("denied/a", timeout_seconds=TIMEOUT_S)
                 published += 1
             except InboxFull:
-                received += len(client.receive_many())
+                with suppress(sbus.PacketRefused):  # of a notice that came before the inbox was full
+                    received += len(client.receive_many())
         assert 0 < received <= UNREAD
 
 
