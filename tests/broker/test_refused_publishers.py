@@ -89,7 +89,7 @@ def test_a_blocking_one_with_a_full_inbox_is_told_to_receive(strict_bus: Bus) ->
                 client.publish("denied/a", timeout_seconds=TIMEOUT_S)
                 published += 1
             except InboxFull:
-                with suppress(sbus.PacketRefused):  # of a notice that came before the inbox was full
+                with suppress(sbus.PacketRefused):  # of what was read before it was full
                     received += len(client.receive_many())
         assert 0 < received <= UNREAD
 
