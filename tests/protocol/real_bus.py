@@ -143,9 +143,19 @@ class RealBus(Bus):
 
     # -- clients -------------------------------------------------------------------------------
     def connect(self, number: int) -> Link:
+        self._wait_for_departures()
         link = self._admitted(number % self.workers if self.place == "other" else 0)
         self.links.append(link)
         return link
+
+    def _wait_for_departures(self) -> None:
+        """The front has forgotten the clients that have closed their connections."""
+        closed = {link.number for link in self.links if link.sock.fileno() < 0}
+        wait_until(
+            lambda: not closed or not closed & {it["client"] for it in self.clients()},
+            "clients that have left are forgotten",
+            PATIENCE_SECONDS,
+        )
 
     def is_stored(self, links: Sequence[NumberedLink]) -> bool:
         """Whether the service manager has these connections, and the memory of the bus."""
