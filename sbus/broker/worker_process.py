@@ -157,6 +157,7 @@ def build_worker(context: WorkerContext, poller: Poller, tasks: trio.Nursery) ->
         context.settings.limits,
         context.rules.may_receive,
         context.operations,
+        context.send_times.look,
     )
     monitor = MessageMonitor(context.worker)
     sequencer = Sequencer(context, router, monitor)

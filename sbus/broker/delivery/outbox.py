@@ -124,9 +124,9 @@ class Outbox(OutboxLedger):
                 return
         self._decide(packet, publisher_account)
 
-    def leave_out(self, packet: bytes, publisher_account: int) -> None:
+    def leave_out(self, packet: bytes, publisher_account: int, *, may_keep: bool = True) -> None:
         """There is no time for this message (see `FanOutTimes`): drop it, unless the hard policy is
-        another one for this publisher."""
+        another one for this publisher. If it may not be kept, it is dropped all the same."""
         if self.leave_out_likewise(packet, publisher_account):
             return
         self.accepted += 1
@@ -139,7 +139,7 @@ class Outbox(OutboxLedger):
             self._listener.wait_for_time()
         if self.flood_control.hard is Hard.ERROR:
             self._fail(packet, "its user takes too much time for others' messages")
-        elif self.keeps_left_out(publisher_account):
+        elif may_keep and self.keeps_left_out(publisher_account):
             self._overshoot(packet, publisher_account, NO_SIZE)
         else:
             self._drop_likewise(packet, "fan-out", NO_SIZE)

@@ -12,13 +12,17 @@ A connection that a child inherited is the child's, too. If the process then exe
 or set-group-id program, it is another user's, and a secret that is for that program must not reach
 the child. So where a key names a process but not its user and group, the guard compares those, too:
 at the first of the process's connections that a message goes to, because that takes some 30 us.
+The user decides how many groups its process has, and so how long that takes. While its time for
+that is spent, a message for the process is lost as one that there is no time to deliver.
 
 An id that the kernel could not translate belongs to nobody: it is neither named nor meant.
 """
 
 import os
+from collections.abc import Callable
 
 from sbus.broker.delivery.outbox import Outbox
+from sbus.broker.delivery.send_times import SendTimeSpent
 from sbus.errors import Misbehaviour, Refusal
 from sbus.protocol.secret_keys import Ids, ids_of
 from sbus.unix.credentials import Credentials
@@ -58,20 +62,27 @@ class ProcessLifetimeGuard:
         return self._process.has_ended()
 
 
+_Ids = tuple[int, int] | None
+LookInTime = Callable[[int, Callable[[], _Ids]], _Ids]
+"""As `SendTimes.look`."""
+
+
 class SavedIds:
     """The saved ids of the process that the present message is for. Of one worker."""
 
-    __slots__ = ("_found", "_packet", "_pid")
+    __slots__ = ("_found", "_look_in_time", "_packet", "_pid")
 
-    def __init__(self) -> None:
+    def __init__(self, look_in_time: LookInTime) -> None:
+        self._look_in_time = look_in_time
         self._packet, self._pid = b"", 0
-        self._found: tuple[int, int] | None = None
+        self._found: _Ids = None
 
-    def find(self, packet: bytes, process: PeerProcess, pid: int) -> tuple[int, int] | None:
-        """As `PeerProcess.saved_ids`, of the process with this id."""
+    def find(self, packet: bytes, process: PeerProcess, pid: int, account_place: int) -> _Ids:
+        """As `PeerProcess.saved_ids`, of the process with this id and of the user with this
+        account; SendTimeSpent if there is no time to look."""
         if packet is not self._packet or pid != self._pid:
+            self._found = self._look_in_time(account_place, process.saved_ids)
             self._packet, self._pid = packet, pid
-            self._found = process.saved_ids()
         return self._found
 
 
@@ -87,6 +98,18 @@ class ProcessIdentityGuard(ProcessLifetimeGuard):
         self._credentials = credentials
         self._saved_ids = saved_ids
 
+    def deliver(self, packet: bytes, publisher_account: int) -> None:
+        try:
+            super().deliver(packet, publisher_account)
+        except SendTimeSpent:
+            self.outbox.leave_out(packet, publisher_account, may_keep=False)
+
+    def leave_out(self, packet: bytes, publisher_account: int) -> None:
+        try:
+            super().leave_out(packet, publisher_account)
+        except SendTimeSpent:
+            self.outbox.leave_out(packet, publisher_account, may_keep=False)
+
     def _is_anothers(self, packet: bytes) -> bool:
         return self._has_changed_user(packet) or super()._is_anothers(packet)
 
@@ -94,7 +117,8 @@ class ProcessIdentityGuard(ProcessLifetimeGuard):
         own = self._credentials
         if own.uid == 0:
             return False  # it gave up its rights
-        saved_ids = self._saved_ids.find(packet, self._process, own.pid)
+        place = self.outbox.account_place
+        saved_ids = self._saved_ids.find(packet, self._process, own.pid, place)
         return saved_ids is not None and saved_ids != (own.gid, own.uid)
 
 

@@ -23,7 +23,12 @@ from sbus.broker.config.access_policy import RuleSet
 from sbus.broker.delivery.backpressure import BackpressureRule, unpack_rule
 from sbus.broker.delivery.fan_out_times import Recipient
 from sbus.broker.delivery.outbox import Outbox
-from sbus.broker.delivery.secret_recipient import ProcessLifetimeGuard, SavedIds, SecretRecipient
+from sbus.broker.delivery.secret_recipient import (
+    LookInTime,
+    ProcessLifetimeGuard,
+    SavedIds,
+    SecretRecipient,
+)
 from sbus.compiled import RouteRecord
 from sbus.limits import Limits
 from sbus.protocol.keys import (
@@ -127,6 +132,7 @@ class Router:
         limits: Limits,
         may_receive: Callable[[RuleSet, bytes], bool] = lambda _rules, _key: True,
         operations: OperationTimes | None = None,
+        look_in_time: LookInTime = lambda _place, look: look(),
     ) -> None:
         self._may_receive = may_receive
         self._operations = operations
@@ -142,7 +148,7 @@ class Router:
         self._on_entry_steps: Callable[[int], None] = lambda _: None
         self._arrivals: tuple[Recipient, ...] = ()
         self._secret_recipients: dict[Outbox, SecretRecipient] = {}
-        self._saved_ids = SavedIds()
+        self._saved_ids = SavedIds(look_in_time)
         self._access_rules: dict[Outbox, RuleSet] = {}
         """The access rules about subscribing, for clients to whom any apply."""
         self._interest: Counter[bytes] = Counter()

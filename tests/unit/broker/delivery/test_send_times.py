@@ -179,3 +179,23 @@ def test_slow_sends_take_a_small_share_of_the_time(
     excess_ns = spent_ns * (takes_ns - ordinary_ns) / takes_ns
     share = 2 / TIME_SHARE  # charged, and as much that was not because it was the first
     assert excess_ns <= share * seconds * 1_000 * MS + BURST_NS + 2 * takes_ns
+
+
+def test_looks_that_take_long_share_the_time_of_slow_sends(scene: Scene) -> None:
+    kernel, seconds = scene.kernel, 10
+
+    def look(takes_ns: int, place: int) -> bool:
+        kernel.takes_ns = takes_ns
+        with suppress(SendTimeSpent):
+            return bool(scene.times.look(place, lambda: kernel.send(b"x", 0)))
+        return False
+
+    assert all(look(250_000, OTHER) for _ in range(1_000)), "ordinary ones"
+    until_ns, looks = kernel.now_ns + seconds * 1_000 * MS, 0
+    while kernel.now_ns < until_ns:
+        looks += look(25 * MS, PLACE)
+        kernel.now_ns += MS
+    assert looks * 25 * MS <= BURST_NS + seconds * 1_000 * MS / TIME_SHARE + 25 * MS
+    assert looks > 10
+    assert scene.slow_sends == looks
+    assert look(25 * MS, OTHER)

@@ -1,5 +1,6 @@
 """Secret messages in the router: every pair of ids, ends of processes, and nobody else, ever."""
 
+from collections.abc import Callable
 from itertools import product
 from typing import cast
 
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from sbus.broker.delivery.outbox import Outbox
 from sbus.broker.delivery.secret_recipient import ProcessLifetimeGuard, SecretRecipient
+from sbus.broker.delivery.send_times import SendTimeSpent
 from sbus.broker.worker.router import Router
 from sbus.errors import ClientFault, Misbehaviour, Refusal
 from sbus.limits import Limits
@@ -21,6 +23,8 @@ from tests.unit.routing.specification import matches_as_any_pattern_does
 
 ME = Credentials(gid=10, uid=20, pid=30)
 OTHER = Credentials(gid=10, uid=20, pid=31)
+
+_Ids = tuple[int, int] | None
 
 
 class Process:
@@ -50,12 +54,13 @@ class Process:
 class Collector:
     """An outbox that keeps what it is given."""
 
-    slot_at = 0
+    slot_at = account_place = 0
     keeps = False
 
     def __init__(self) -> None:
         self.received: list[bytes] = []
         self.missed: list[bytes] = []
+        self.kept: list[bytes] = []
 
     @property
     def outbox(self) -> "Collector":
@@ -70,8 +75,10 @@ class Collector:
     def keeps_left_out(self, _publisher_uid: int) -> bool:
         return self.keeps
 
-    def leave_out(self, packet: bytes, _publisher_uid: int) -> None:
+    def leave_out(self, packet: bytes, _publisher_uid: int, *, may_keep: bool = True) -> None:
         self.missed.append(packet)
+        if may_keep and self.keeps:
+            self.kept.append(packet)
 
     def take(self) -> list[bytes]:
         received, self.received = self.received, []
@@ -339,6 +346,27 @@ def test_a_message_that_is_left_out_is_never_kept_for_another_process(key: bytes
     ):
         guard.leave_out(key, 21)
         assert len(client.collector.missed) == missed
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_message_is_left_out_and_never_kept_while_there_is_no_time_to_look(keeps: bool) -> None:
+    spent: list[SendTimeSpent] = []
+
+    def look_in_time(_place: int, look: Callable[[], _Ids]) -> _Ids:
+        for error in spent:
+            raise error
+        return look()
+
+    client = Client(Router(1, SLASH, Limits(), look_in_time=look_in_time), ME)
+    client.collector.keeps = keeps
+    client.sub(secret((b"", b"", b"")))
+    (guard,) = client.router.look_up(OF_PROCESS).recipients
+    for spent[:] in ([], [SendTimeSpent()], []):
+        guard.deliver(bytes(bytearray(OF_PROCESS)), 21)
+        guard.leave_out(bytes(bytearray(OF_PROCESS)), 21)
+    assert client.collector.received == [OF_PROCESS] * 2
+    assert client.collector.missed == [OF_PROCESS] * 4
+    assert client.collector.kept == [OF_PROCESS] * (2 if keeps else 0), "it has looked"
 
 
 def test_only_keys_that_name_a_process_pay_for_its_guard() -> None:
