@@ -96,10 +96,14 @@ def _rates(
     before: Activity | Traffic | None, now: Activity | Traffic, seconds: float
 ) -> dict[str, Any]:
     """The fields of a load that are rates."""
-    return {
-        f"{name}_per_second": (total(now, name) - (total(before, name) if before else 0)) / seconds
-        for name in ("messages_in", "bytes_in", "delivered", "discarded")
-    }
+    counted = ("messages_in", "bytes_in", "delivered", "discarded")
+    return {f"{name}_per_second": _since(before, now, name) / seconds for name in counted}
+
+
+def _since(before: Activity | Traffic | None, now: Activity | Traffic, name: str) -> int:
+    """By how much a counter has grown; it begins at 0 again when its worker has died."""
+    old, new = total(before, name) if before else 0, total(now, name)
+    return new - old if new >= old else new
 
 
 def client_loads(

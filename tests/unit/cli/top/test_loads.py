@@ -73,6 +73,12 @@ def test_users_are_the_sums_of_their_clients() -> None:
     assert (seven.backlog, eight.backlog) == (5_000, 2_000)
 
 
+def test_counters_of_a_client_begin_at_0_again_when_its_worker_has_died() -> None:
+    before = by_number(client(1, messages_in=100_000, delivered=30))
+    (row,) = client_loads(before, [client(1, messages_in=50, delivered=40)], 2.0)
+    assert (row.messages_in_per_second, row.delivered_per_second) == (25.0, 5.0)
+
+
 def test_counters_of_a_replaced_worker_continue_except_for_cpu_time() -> None:
     before = {n: sample.worker(n, cpu_seconds=100.0) for n in range(2)}
     traffic = sample.traffic(
