@@ -10,16 +10,17 @@ import os
 import sys
 import sysconfig
 from collections.abc import Mapping, MutableMapping
-from contextlib import suppress
+from contextlib import nullcontext
 from pathlib import Path
 
 import pyspark
+from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 import sbus
 from sbus.pipeline.class_archive import archive_options
 from sbus.pipeline.java import java_home
-from sbus.unix.private_files import cache_path
+from sbus.pipeline.spark.home import home_without_zip
 
 _LOG_OPTION = f"'-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}'"
 _SHORT_OPTIONS = " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -65,16 +66,21 @@ def spark_session(
     builder = SparkSession.builder.appName(name)
     if master is not None:
         builder = builder.master(master)
-    settings = _DEFAULTS | (_LOCAL_DEFAULTS if local else {})
-    if not launched:
-        settings["spark.driver.memory"] = memory
-        jars = Path(os.environ.get("SPARK_HOME", pyspark.__path__[0]), "jars")
-        archive = archive_options(jars, os.environ, may_write=is_short)
-        java_options = _LOG_OPTION + _SHORT_OPTIONS * is_short + archive
-        settings["spark.driver.extraJavaOptions"] = java_options
-    for key, value in {**settings, **given}.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    is_own_python = os.environ["PYSPARK_PYTHON"] == given.get(
+        "spark.pyspark.python", sys.executable
+    )
+    may_choose = local and not launched and is_own_python
+    with home_without_zip(os.environ, _find_spark_home) if may_choose else nullcontext():
+        settings = _DEFAULTS | (_LOCAL_DEFAULTS if local else {})
+        if not launched:
+            settings["spark.driver.memory"] = memory
+            jars = Path(os.environ.get("SPARK_HOME", pyspark.__path__[0]), "jars")
+            archive = archive_options(jars, os.environ, may_write=is_short)
+            java_options = _LOG_OPTION + _SHORT_OPTIONS * is_short + archive
+            settings["spark.driver.extraJavaOptions"] = java_options
+        for key, value in {**settings, **given}.items():
+            builder = builder.config(key, value)
+        spark = builder.getOrCreate()
     if importlib.util.find_spec("pyspark_sbus") is None:
         # A checkout that is not installed has no top-level package that Spark could find.
         from sbus.pipeline.spark.source import DefaultSource
@@ -89,9 +95,6 @@ def _prepare(environment: MutableMapping[str, str], *, launched: bool, local: bo
         environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if not launched:
         environment["JAVA_HOME"] = str(java_home(environment))
-    if local and not launched and environment.keys().isdisjoint(("SPARK_HOME", "PYSPARK_PYTHON")):
-        with suppress(OSError, RuntimeError):
-            environment["SPARK_HOME"] = str(_home_without_zip(environment))
     environment.setdefault("PYSPARK_PYTHON", sys.executable)
     tree = str(Path(sbus.__file__).resolve().parents[1])
     paths = environment.get("PYTHONPATH", "").split(os.pathsep)
@@ -99,17 +102,3 @@ def _prepare(environment: MutableMapping[str, str], *, launched: bool, local: bo
     if tree not in (*absolute, sysconfig.get_path("purelib")):
         absolute.append(tree)
     environment["PYTHONPATH"] = os.pathsep.join(absolute)
-
-
-def _home_without_zip(environment: Mapping[str, str]) -> Path:
-    """A home of Spark for Python processes that import the pyspark of this interpreter.
-
-    They prefer `python/lib/pyspark.zip`, and each would compile the modules that are in there.
-    """
-    package = Path(pyspark.__path__[0])
-    home = cache_path(environment, "spark", package)
-    home.mkdir(mode=0o700, exist_ok=True)
-    for name in ("bin", "jars"):
-        with suppress(FileExistsError):
-            (home / name).symlink_to(package / name)
-    return home
