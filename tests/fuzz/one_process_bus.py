@@ -18,6 +18,7 @@ import trio
 
 from sbus.broker.config.access_policy import encode_rule_set
 from sbus.broker.config.settings import BusSettings, SettingsUpdate, write_owning_memfd
+from sbus.broker.front.reaper import Reaper
 from sbus.broker.ipc.worker_link import WorkerLink
 from sbus.broker.ipc.worker_protocol import (
     AdoptClient,
@@ -39,11 +40,10 @@ from sbus.broker.worker.session import Session
 from sbus.broker.worker_process import Worker, build_worker
 from sbus.limits import Limits
 from sbus.protocol.codes import PACKET_CODES
-from sbus.protocol.controls import SENDER_BYTES_MAX
+from sbus.protocol.controls import SENDER_BYTES_MAX, FloodControl
 from sbus.shared.account_book import AccountBook
 from sbus.shared.accounts import BACKLOG_BYTES, SUBSCRIPTION_BYTES, SUBSCRIPTIONS, Account
 from sbus.shared.compaction import Compaction
-from sbus.shared.in_flight import InFlight
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.shared_memory import SharedMemory
 from sbus.shared.stall_table import StallTable
@@ -54,6 +54,7 @@ from tests.support.events import logging_to
 
 WORKERS = 2
 CREDENTIALS = Credentials(gid=100, uid=1000, pid=4711)
+_DEFAULT_CHOICE = FloodControl()
 _ROUNDS_MAX = 1_000_000
 """Of ticks, in which the workers come to rest."""
 
@@ -127,19 +128,19 @@ class Peer:
         self.number = number
         self.worker = worker
         self.ended = False
-        self._sock = sock
+        self.sock = sock
         self._packet_bytes = packet_bytes
         sock.setblocking(False)
 
     def send(self, packet: bytes) -> None:
-        assert self._sock.send(packet) == len(packet)
+        assert self.sock.send(packet) == len(packet)
 
     def read(self, packets_max: int = 1_000_000) -> list[bytes]:
         """What is here now."""
         packets: list[bytes] = []
         with suppress(BlockingIOError):
             while not self.ended and len(packets) < packets_max:
-                packet = self._sock.recv(self._packet_bytes + SENDER_BYTES_MAX)
+                packet = self.sock.recv(self._packet_bytes + SENDER_BYTES_MAX)
                 if packet:
                     packets.append(packet)
                 else:
@@ -147,13 +148,19 @@ class Peer:
         return packets
 
     def close(self) -> None:
-        self._sock.close()
+        self.sock.close()
 
 
 class OneProcessBus:
     """`workers`, and what the front would do for them."""
 
-    def __init__(self, dialect: str, limits: Limits, workers: int = WORKERS) -> None:
+    def __init__(
+        self,
+        dialect: str,
+        limits: Limits,
+        workers: int = WORKERS,
+        flood_control: FloodControl = _DEFAULT_CHOICE,
+    ) -> None:
         self._limits = limits
         self.memory = SharedMemory(workers, limits)
         self.memory.lock.open()
@@ -176,11 +183,17 @@ class OneProcessBus:
         """How many clients successors took over, in the order of that."""
         self.reconfigured: list[int] = []
         """Who went by other settings when told to, since this was last emptied."""
+        self.stopped: set[int] = set()
+        """Workers that get no ticks."""
         self._numbers = 0
         self.book = AccountBook(self.memory.accounts, workers, limits)
+        stalls = StallTable(self.memory.stalls, limits.blocking_clients_max, None)
+        self._reaper = Reaper(self.memory, self.book, stalls)
         self.account = self.account_of(CREDENTIALS.uid)
         """The account of the user that clients belong to by default."""
-        self._settings = BusSettings(workers=workers, dialect=dialect, limits=limits)
+        self._settings = BusSettings(
+            workers=workers, dialect=dialect, limits=limits, flood_control=flood_control
+        )
 
     def start(self) -> None:
         """Start the workers."""
@@ -226,11 +239,9 @@ class OneProcessBus:
         left += [session for client, session in handed_over if client in arriving]
         clients = [(session, os.dup(session.sock.fileno())) for session in left]
         dead.die()
-        with self.memory.lock as words:
-            walked, _ = InFlight(self.memory, worker).walked()
-            self._log.reap(words, worker, None if is_late else walked)
-            StallTable(self.memory.stalls, self._limits.blocking_clients_max, None).reap(worker)
-            self.book.reap(worker, time.monotonic_ns())
+        trio.run(self._reaper.reap, worker)
+        if is_late:
+            trio.run(self._reaper.release_log, worker)
         return clients
 
     def succeed(
@@ -297,9 +308,10 @@ class OneProcessBus:
 
     def settle(self) -> None:
         """Give ticks until all workers would sleep; takes the workers' events."""
+        stepped = [worker for at, worker in enumerate(self.stepped) if at not in self.stopped]
         for _ in range(_ROUNDS_MAX):
-            is_any_awake = [worker.is_awake() for worker in self.stepped]
-            if not any(is_any_awake) and not any(worker.has_ready() for worker in self.stepped):
+            is_any_awake = [worker.is_awake() for worker in stepped]
+            if not any(is_any_awake) and not any(worker.has_ready() for worker in stepped):
                 break
         else:
             raise AssertionError("the workers never come to rest")
@@ -394,14 +406,18 @@ class OneProcessBus:
 
 @contextmanager
 def one_process_bus(
-    dialect: str, limits: Limits, workers: int = WORKERS
+    dialect: str,
+    limits: Limits,
+    workers: int = WORKERS,
+    flood_control: FloodControl = _DEFAULT_CHOICE,
 ) -> Iterator[OneProcessBus]:
     """A bus that serves inside the block, and must end by itself behind it."""
-    bus = OneProcessBus(dialect, limits, workers)
+    bus = OneProcessBus(dialect, limits, workers, flood_control)
     try:
         bus.start()
         bus.settle()
         yield bus
+        bus.stopped.clear()
         bus.stop()
     finally:
         bus.close()

@@ -5,7 +5,7 @@ It is asked in the words of the protocol's core alone. Needs nothing but the sta
 
 from collections.abc import Mapping, Sequence
 
-from tests.protocol.plain_link import PlainLink
+from tests.protocol.plain_link import PlainLink, connect
 from tests.protocol.player import WHOAMI, Bus, Link, Tally
 from tests.protocol.transcript import Section
 
@@ -35,13 +35,13 @@ class AnyBus(Bus):
 
     def __init__(self, address: str) -> None:
         self._address = address
-        self._witness = PlainLink(address)
+        self._witness = PlainLink(connect(address))
 
     def close(self) -> None:
         self._witness.close()
 
     def connect(self, number: int) -> Link:
-        return PlainLink(self._address)
+        return PlainLink(connect(self._address))
 
     def barrier(self, senders: Sequence[Link]) -> None:
         for link in senders:

@@ -1,4 +1,4 @@
-"""The configurations in which a section is played: all of them, or some that cover every pair.
+"""The configurations in which a section is played: all of them in the lab, some on real buses.
 
 An axis has the values that the `run:` lines of a section give it; `*` is all of them. The choice is
 the same in each run.
@@ -76,9 +76,9 @@ def _makes_a_difference(it: Configuration, clients: int) -> bool:
     return not (it.place == "other" and is_alone) and not (it.event == "move" and it.workers == 1)
 
 
-def pairwise(every: Sequence[Configuration]) -> list[Configuration]:
-    """Some of these, so that any two values which occur together do so in one of them."""
-    chosen = _cover([(it, _pairs(vars(it))) for it in every])
+def each_value(every: Sequence[Configuration]) -> list[Configuration]:
+    """Some of these, so that each value of each axis, and each row, is in one of them."""
+    chosen = _cover([(it, frozenset(vars(it).items())) for it in every])
     return sorted(chosen, key=lambda it: (it.workers, it.step, it.place, it.event, it.row))
 
 
@@ -99,11 +99,11 @@ def shared_out(
 def chosen(
     sections: Sequence[Section], steps: Sequence[str]
 ) -> Iterator[tuple[Section, Configuration]]:
-    """How `tests/run` plays a chapter."""
+    """How `tests/run` plays a chapter on real buses."""
     yield from shared_out([it for it in sections if "event" in it.run], steps)
     for section in sections:
         if "event" not in section.run:
-            yield from ((section, it) for it in pairwise(all_of(section, steps)))
+            yield from ((section, it) for it in each_value(all_of(section, steps)))
 
 
 _Pair = tuple[tuple[str, object], tuple[str, object]]
@@ -122,12 +122,12 @@ def _shared_pairs(section: int, it: Configuration) -> frozenset[_Pair]:
     return frozenset(own | shared)
 
 
-def _cover(every: Sequence[tuple[_It, frozenset[_Pair]]]) -> list[_It]:
+def _cover(every: Sequence[tuple[_It, frozenset[object]]]) -> list[_It]:
     """Always the first one of those that cover most of what is not covered yet."""
-    uncovered = {pair for _, pairs in every for pair in pairs}
+    uncovered = {case for _, cases in every for case in cases}
     chosen = []
     while uncovered:
-        best, pairs = max(every, key=lambda one: len(uncovered & one[1]))
-        uncovered -= pairs
+        best, cases = max(every, key=lambda one: len(uncovered & one[1]))
+        uncovered -= cases
         chosen.append(best)
     return chosen

@@ -1,4 +1,5 @@
-"""Collects the sections of `NN-chapter.t`, each in the configurations that cover every pair."""
+"""Collects the sections of `NN-chapter.t`: each in some configurations on real buses, and in all
+of them in the lab, if that can play it."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -8,7 +9,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from sbus.compiled import STEP
-from tests.protocol.configurations import Configuration, chosen
+from tests.protocol.configurations import Configuration, all_of, chosen
+from tests.protocol.lab_bus import lab_bus, needs_front
 from tests.protocol.packets import TranscriptError
 from tests.protocol.player import Player
 from tests.protocol.pool import Pool
@@ -20,20 +22,15 @@ _FOLDER = Path(__file__).parent
 _POOL = pytest.StashKey[Pool]()
 
 
-class Transcript(pytest.Item):
-    """One section in one configuration."""
+class _Item(pytest.Item):
+    """One section."""
 
     obj = None
     """pytest-trio looks at the function of every test."""
 
-    def __init__(self, *, section: Section, configuration: Configuration, **more: object) -> None:
+    def __init__(self, *, section: Section, **more: object) -> None:
         super().__init__(**more)  # type: ignore[arg-type]
         self._section = section
-        self._configuration = configuration
-
-    def runtest(self) -> None:
-        with _pool(self).lent(self._section, self._configuration) as bus:
-            Player(self._section, self._configuration, bus).play()
 
     def repr_failure(
         self, excinfo: pytest.ExceptionInfo[BaseException], style: object = None
@@ -46,11 +43,47 @@ class Transcript(pytest.Item):
         return self.path, self._section.line - 1, self.name
 
 
+class Transcript(_Item):
+    """One section in one configuration on a real bus."""
+
+    def __init__(self, *, configuration: Configuration, **more: object) -> None:
+        super().__init__(**more)  # type: ignore[arg-type]
+        self._configuration = configuration
+
+    def runtest(self) -> None:
+        with _pool(self).lent(self._section, self._configuration) as bus:
+            Player(self._section, self._configuration, bus).play()
+
+
+class LabTranscript(_Item):
+    """One section in the lab."""
+
+    def __init__(self, *, configurations: list[Configuration], **more: object) -> None:
+        super().__init__(**more)  # type: ignore[arg-type]
+        self._configurations = configurations
+
+    def runtest(self) -> None:
+        for configuration in self._configurations:
+            try:
+                with lab_bus(self._section, configuration) as bus:
+                    Player(self._section, configuration, bus).play()
+            except AssertionError as error:
+                raise AssertionError(f"{error} [{configuration.row}-{configuration}]") from error
+
+
 class Chapter(pytest.File):
     """One file."""
 
-    def collect(self) -> Iterator[Transcript]:
-        for section, configuration in chosen(read_chapter(self.path), _STEPS):
+    def collect(self) -> Iterator[_Item]:
+        sections = read_chapter(self.path)
+        for section in sections:
+            every = [it for it in all_of(section, _STEPS) if not needs_front(section, it)]
+            if every:
+                name = f"{section.title} [lab]"
+                yield LabTranscript.from_parent(
+                    self, name=name, section=section, configurations=every
+                )
+        for section, configuration in chosen(sections, _STEPS):
             row = f"{configuration.row}-" if len(section.rows) > 1 else ""
             name = f"{section.title} [{row}{configuration}]"
             yield Transcript.from_parent(

@@ -23,15 +23,21 @@ def socket_address(text: str) -> str | bytes:
     return b"\0" + bytes.fromhex(text.removeprefix(prefix)) if text.startswith(prefix) else text
 
 
+def connect(address: str) -> socket.socket:
+    """A connection to the bus with this address."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.settimeout(PATIENCE_SECONDS)
+    sock.connect(socket_address(address))
+    return sock
+
+
 class PlainLink:
     """One connection of this process. Nothing here waits longer than `PATIENCE_SECONDS`."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, sock: socket.socket) -> None:
         self.identity = Identity(os.getegid(), os.geteuid(), os.getpid())
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
-        self.sock.settimeout(PATIENCE_SECONDS)
-        self.sock.connect(socket_address(address))
+        self.sock = sock
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
 
     def send(self, packet: bytes) -> None:
         self.sock.settimeout(PATIENCE_SECONDS)

@@ -9,7 +9,7 @@ full.
 
 import select
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from sbus.bench.proc import process_tree
+from tests.protocol.accounts import check_ledger, difference, different_fields
 from tests.protocol.configurations import Configuration
-from tests.protocol.plain_link import PATIENCE_SECONDS, PlainLink
+from tests.protocol.plain_link import PATIENCE_SECONDS, PlainLink, connect
 from tests.protocol.player import DOT_BARRIER, WHOAMI, Bus, Link, Tally
 from tests.support.admin import Admin, administer
 from tests.support.bus import running_bus
@@ -166,7 +167,7 @@ class RealBus(Bus):
 
     def _admitted(self, worker: int) -> NumberedLink:
         """A new client, moved to this worker; one that is not admitted can be read."""
-        link = NumberedLink(self.running.address)
+        link = NumberedLink(connect(self.running.address))
         while not (listed := self.clients(self._newest)):
             if select.select([link.sock], [], [], 0)[0]:
                 return link
@@ -232,7 +233,7 @@ class RealBus(Bus):
     def check(self, refused: Mapping[str, int], tallies: Mapping[int, tuple[Link, Tally]]) -> None:
         self._check_refusals(Counter(refused))
         for link, tally in tallies.values():
-            _check_ledger(self.report(link)["activity"], tally, self.is_dot, self.counts_anew)
+            check_ledger(self.report(link)["activity"], tally, self.is_dot, self.counts_anew)
         check_sockets(self.pids)
 
     def _check_refusals(self, expected: Counter[str]) -> None:
@@ -270,47 +271,9 @@ class RealBus(Bus):
         events.happen(self, name, link)
 
 
-def difference(traffic: Mapping[str, Any], before: Counter[str], expected: Counter[str]) -> str:
-    """How the counts of the bus differ from those before and what a section expects; "" if not."""
-    refused = Counter(traffic["refused"]) - before
-    if refused != expected:
-        return f"the bus refused or ignored {dict(refused)}, not {dict(expected)}"
-    parts = ("delivered", "replaced", "undelivered", "backlog")
-    known = sum(traffic[part] for part in parts) + sum(traffic["discarded"].values())
-    accepted = traffic["accepted"]
-    return "" if accepted == known else f"the bus accounts for {known} of {accepted} messages"
-
-
-def _await_fields(look: Any, text: str) -> None:
+def _await_fields(look: Callable[[], Mapping[str, Any]], text: str) -> None:
     """The record has these fields, or has them soon."""
-    expected = dict(word.split("=", 1) for word in text.split())
-    found: dict[str, str] = {}
-
-    def is_so() -> bool:
-        record = look()
-        flat = record | (record.get("activity") or {})
-        found.update({name: str(flat[name]) for name in expected})
-        return found == expected
-
     try:
-        wait_until(is_so, "as expected", PATIENCE_SECONDS)
+        wait_until(lambda: not different_fields(look(), text), "as expected", PATIENCE_SECONDS)
     except AssertionError:
-        raise AssertionError(f"it has {found}") from None
-
-
-def _check_ledger(
-    activity: Mapping[str, Any], tally: Tally, has_barriers: bool, is_recent: bool
-) -> None:
-    """`has_barriers`: others' barriers may go to this client, also while this is checked.
-    `is_recent`: its figures may begin with the worker that serves it now."""
-    parts = ("delivered", "discarded", "replaced", "backlog")
-    counted = sum(activity[part] for part in parts)
-    assert activity["accepted"] == counted, f"{counted} of {activity['accepted']} are accounted for"
-    expected = {"replaced": tally.replaced, "backlog": 0}
-    if not tally.is_uncertain:
-        expected["discarded"] = tally.lost
-    if not has_barriers:
-        expected["delivered"] = tally.received
-    found = {name: activity[name] for name in expected}
-    is_as_told = all(found[name] <= expected[name] for name in found) if is_recent else False
-    assert is_as_told or found == expected, f"the bus counted {found}, the client {expected}"
+        raise AssertionError(different_fields(look(), text)) from None

@@ -14,29 +14,31 @@ from types import ModuleType
 import pytest
 
 from sbus.compiled import STEP
+from tests.protocol.accounts import difference
 from tests.protocol.any_bus import needs_more
-from tests.protocol.configurations import AXES, Configuration, all_of, pairwise, shared_out
+from tests.protocol.configurations import AXES, Configuration, all_of, each_value, shared_out
 from tests.protocol.conftest import Chapter
+from tests.protocol.lab_bus import lab_bus, needs_front
 from tests.protocol.packets import Identity, Known, TranscriptError, mismatch
 from tests.protocol.player import Player
-from tests.protocol.real_bus import RealBus, difference
+from tests.protocol.real_bus import RealBus
 from tests.protocol.transcript import chapters, read_chapter
 from tests.support.bus import PROJECT
 
 FOLDER = Path(__file__).parent
 CONFIGURATION = Configuration(workers=2, place="other", step=STEP)
+OPTIONS = {
+    "socket_buffer_bytes": "20000",
+    "packet_bytes_max": "8000",
+    "backlog_messages_max": "1",
+}
 OWN_MESSAGE = "{A.client} {A.gid} {A.uid} {A.pid} MSG k\\0"
 
 
 @pytest.fixture(scope="module")
 def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealBus]:
     """Of a slow client it keeps one message."""
-    options = {
-        "socket_buffer_bytes": "20000",
-        "packet_bytes_max": "8000",
-        "backlog_messages_max": "1",
-    }
-    running = RealBus(tmp_path_factory.mktemp("bus"), options, CONFIGURATION)
+    running = RealBus(tmp_path_factory.mktemp("bus"), OPTIONS, CONFIGURATION)
     yield running
     running.close()
 
@@ -132,7 +134,7 @@ def test_a_file_that_is_no_chapter_is_an_error(tmp_path: Path, text: str, why: s
     ("text", "why"),
     [
         ("A> SUB k\nB> MSG k\\01", r"not mentioned: A received MSG k\\01"),
-        ("A> SUB k\nA> MSG k\\01\nA< MSG k\\02", r"line 5: .*A received MSG k\\01"),
+        ("A> SUB k\nA> MSG k\\01\nA< MSG k\\02", r"line 6: .*A received MSG k\\01"),
         ("A> SUB k\nB> MSG k\\0more\nA< MSG k\\0{n}", "A received"),
         ("A> CMSG !/cred/whoami", "not mentioned"),
         ("A~> HELLO", "not mentioned: A received the end of its connection"),
@@ -163,7 +165,10 @@ def test_a_file_that_is_no_chapter_is_an_error(tmp_path: Path, text: str, why: s
 def test_what_a_text_does_not_say_fails_it(
     bus: RealBus, tmp_path: Path, text: str, why: str
 ) -> None:
-    (section,) = read_chapter(write(tmp_path, text))
+    options = " ".join(f"{name}={value}" for name, value in OPTIONS.items())
+    (section,) = read_chapter(write(tmp_path, f"bus: {options}\n{text}"))
+    with pytest.raises(AssertionError, match=why), lab_bus(section, CONFIGURATION) as lab:
+        Player(section, CONFIGURATION, lab).play()
     with pytest.raises(AssertionError, match=why):
         Player(section, CONFIGURATION, bus).play()
     bus.barrier([])
@@ -200,18 +205,15 @@ def test_refusals_and_messages_that_are_not_accounted_for_are_told_apart() -> No
     )
 
 
-def test_any_two_values_occur_together(tmp_path: Path) -> None:
+def test_each_value_occurs_on_real_buses(tmp_path: Path) -> None:
     (section,) = read_chapter(
         write(tmp_path, "run: event=*\nwith x=1\nwith x=2\nA> SUB {x}\nB> SUB {x}\n! {event} A")
     )
     every = all_of(section, AXES["step"])
-    chosen = pairwise(every)
-    assert len(chosen) < len(every) / 3
-    for one in every:
-        for first in vars(one):
-            for second in vars(one):
-                values = (getattr(one, first), getattr(one, second))
-                assert any((getattr(it, first), getattr(it, second)) == values for it in chosen)
+    chosen = each_value(every)
+    assert len(chosen) < len(every) / 6
+    for axis in vars(every[0]):
+        assert {getattr(it, axis) for it in chosen} == {getattr(it, axis) for it in every}
     assert not [
         it for it in every if it.workers == 1 and (it.place, it.event) != ("same", it.event)
     ]
@@ -247,7 +249,15 @@ def test_sections_share_the_configurations_of_dear_events(tmp_path: Path) -> Non
             of_row = [it for it in own if it.row == row]
             assert {it.event for it in of_row} >= {"die", "move", "upgrade"}
             assert {it.place for it in of_row} == {"same", "other"}
-        assert len(own) < len(pairwise(all_of(section, AXES["step"])))
+        assert len(own) < len(all_of(section, AXES["step"])) / 3
+
+
+def test_the_lab_plays_most(tmp_path: Path) -> None:
+    sections = [section for path in chapters(FOLDER) for section in read_chapter(path)]
+    every = [(section, it) for section in sections for it in all_of(section, AXES["step"])]
+    assert sum(not needs_front(section, it) for section, it in every) > 0.75 * len(every)
+    (section,) = read_chapter(write(tmp_path, "A> SUB k\nadmin kick A why\nA end"))
+    assert needs_front(section, CONFIGURATION) == "`admin kick`"
 
 
 def test_chapters_follow_each_other_and_most_up_to_presence_need_only_an_address() -> None:

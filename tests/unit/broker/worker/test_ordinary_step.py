@@ -495,7 +495,7 @@ def test_a_packet_with_descriptors_ends_its_connection(
     peer, other = connected(bus, b"SUB k"), connected(bus, b"SUB k")
     for packet in before:
         peer.send(packet)
-    socket.send_fds(peer._sock, [b"MSG k\0with"], [peer._sock.fileno()])
+    socket.send_fds(peer.sock, [b"MSG k\0with"], [peer.sock.fileno()])
     for ready in bus.stepped[0].poll(0.01):
         bus.workers[0].sessions.on_ready(*ready)
     bus.settle()
