@@ -8,6 +8,7 @@ full.
 """
 
 import select
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -168,9 +169,11 @@ class RealBus(Bus):
     def _admitted(self, worker: int) -> NumberedLink:
         """A new client, moved to this worker; one that is not admitted can be read."""
         link = NumberedLink(connect(self.running.address))
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while not (listed := self.clients(self._newest)):
             if select.select([link.sock], [], [], 0)[0]:
                 return link
+            assert time.monotonic() < deadline, "a client is neither admitted nor refused"
         (own,) = listed
         self._newest = own["client"]
         link.number_is(own["client"])
