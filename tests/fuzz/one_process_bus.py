@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Iterator
 from contextlib import contextmanager, suppress
 from typing import cast
+from unittest.mock import patch
 
 import trio
 
@@ -34,10 +35,12 @@ from sbus.broker.ipc.worker_protocol import (
     WorkerEvent,
     WorkerQuiesced,
 )
+from sbus.broker.worker import ordinary_step
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.poller import Poller
 from sbus.broker.worker.session import Session
 from sbus.broker.worker_process import Worker, build_worker
+from sbus.compiled import STEP
 from sbus.limits import Limits
 from sbus.protocol.codes import PACKET_CODES
 from sbus.protocol.controls import SENDER_BYTES_MAX, FloodControl
@@ -410,14 +413,17 @@ def one_process_bus(
     limits: Limits,
     workers: int = WORKERS,
     flood_control: FloodControl = _DEFAULT_CHOICE,
+    *,
+    step: str = STEP,
 ) -> Iterator[OneProcessBus]:
     """A bus that serves inside the block, and must end by itself behind it."""
     bus = OneProcessBus(dialect, limits, workers, flood_control)
-    try:
-        bus.start()
-        bus.settle()
-        yield bus
-        bus.stopped.clear()
-        bus.stop()
-    finally:
-        bus.close()
+    with patch.object(ordinary_step, "STEP", step):
+        try:
+            bus.start()
+            bus.settle()
+            yield bus
+            bus.stopped.clear()
+            bus.stop()
+        finally:
+            bus.close()

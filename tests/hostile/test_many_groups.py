@@ -19,7 +19,7 @@ pytestmark = needs_root
 
 VICTIM = STRANGER - 1
 GROUPS = 65_536
-"""As many as the kernel lets a process have, which a user with subordinate group ids may give it."""
+"""As many as a process may have. A user with subordinate group ids can give it so many."""
 MESSAGES = 100
 
 

@@ -19,10 +19,14 @@ if TYPE_CHECKING:
 _WORKER = "sbusd-worker-"
 
 
+def pause(milliseconds: int) -> None:
+    time.sleep(milliseconds / 1000)
+
+
 def happen(bus: "RealBus", name: str, link: "Link | None") -> None:
     word, _, number = name.partition(" ")
     if word == "wait":
-        time.sleep(int(number) / 1000)
+        pause(int(number))
     elif word == "upgrade":
         _upgrade(bus)
     elif word in ("restart", "resume"):

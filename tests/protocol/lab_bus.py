@@ -5,25 +5,23 @@ So a barrier is exact, and takes no time: the workers go on until none of them h
 
 import re
 import socket
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, cast
-from unittest.mock import patch
 
 import msgspec
 
 from sbus.broker.admin.statistics import StatisticsCollector
 from sbus.broker.ipc.queries import ActivityQuery, ActivityReply
 from sbus.broker.ipc.worker_protocol import RunQuery
-from sbus.broker.worker import ordinary_step
 from sbus.limits import Limits
 from sbus.protocol.controls import FloodControl
 from sbus.unix.send_buffer import small_buffer_bytes
 from tests.fuzz.one_process_bus import CREDENTIALS, OneProcessBus, one_process_bus
 from tests.protocol.accounts import check_ledger, difference, different_fields
 from tests.protocol.configurations import Configuration
+from tests.protocol.events import pause
 from tests.protocol.packets import Identity
 from tests.protocol.plain_link import PlainLink
 from tests.protocol.player import Bus, Link, Tally
@@ -143,7 +141,7 @@ class LabBus(Bus):
 
     def event(self, name: str, link: Link | None) -> None:
         if name.startswith("wait "):
-            time.sleep(int(name.split()[1]) / 1000)
+            pause(int(name.split()[1]))
             self._bus.settle()
             return
         assert isinstance(link, LabLink)
@@ -172,8 +170,8 @@ def lab_bus(section: Section, configuration: Configuration) -> Iterator[LabBus]:
     dialect = options.pop("dialect", "slash")
     choices = {name: options.pop(name) for name in ("soft", "hard", "order") if name in options}
     limits = msgspec.convert(options, Limits, strict=False)
-    with ExitStack() as stack:
-        stack.enter_context(patch.object(ordinary_step, "STEP", configuration.step))
-        choice = msgspec.convert(choices, FloodControl)
-        bus = stack.enter_context(one_process_bus(dialect, limits, configuration.workers, choice))
+    choice = msgspec.convert(choices, FloodControl)
+    with one_process_bus(
+        dialect, limits, configuration.workers, choice, step=configuration.step
+    ) as bus:
         yield LabBus(bus, limits, configuration, is_dot=dialect == "dot")

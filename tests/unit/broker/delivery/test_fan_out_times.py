@@ -58,7 +58,7 @@ class SomeOutbox(Outbox):
         seen.append(None)
         return True
 
-    def leave_out(self, packet: bytes, publisher_account: int) -> None:
+    def leave_out(self, packet: bytes, publisher_account: int, *, may_keep: bool = True) -> None:
         clock, _, seen = _STATE[self.slot_at]
         clock.now_ns += LEAVE_OUT_NS
         seen.append(None)

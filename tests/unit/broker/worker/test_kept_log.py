@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import pytest
 
-from sbus.broker.worker import log_walker, ordinary_step
+from sbus.broker.worker import log_walker
 from sbus.compiled import STEP
 from sbus.limits import Limits
 from sbus.shared import ordered_log
@@ -98,10 +98,7 @@ def messages_of(reader: Peer) -> list[bytes]:
 
 @pytest.fixture(params=sorted({"python", STEP}))
 def scene(request: pytest.FixtureRequest) -> Iterator[tuple[OneProcessBus, Scene]]:
-    with (
-        patch.object(ordinary_step, "STEP", request.param),
-        one_process_bus("slash", LIMITS, workers=3) as bus,
-    ):
+    with one_process_bus("slash", LIMITS, workers=3, step=request.param) as bus:
         scene = Scene(bus)
         bus.settle()
         yield bus, scene
