@@ -260,14 +260,15 @@ class Inheritance:
         if slot.untold_packets:
             self._report_lost_packets(session)
         if slot.has_unknown_loss:
-            slot.waiting = 0
-            self._admit_unknown_loss(session)
+            has_waiting, slot.waiting = slot.waiting > 0, 0
+            self._admit_unknown_loss(session, has_waiting=has_waiting)
         elif slot.waiting:
             session.outbox.admit_loss(slot.waiting)
         self._note_told(session)
 
-    def _admit_unknown_loss(self, session: Session) -> None:
-        if session.patterns and session.outbox.wants_notices:
+    def _admit_unknown_loss(self, session: Session, *, has_waiting: bool = False) -> None:
+        """Messages may wait for a client that has undone its subscriptions."""
+        if (session.patterns or has_waiting) and session.outbox.wants_notices:
             session.tell(lost_notice(None))
 
     def _note_told(self, session: Session) -> None:

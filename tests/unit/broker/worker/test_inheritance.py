@@ -193,6 +193,19 @@ def test_a_client_with_subscriptions_and_notices_is_told_of_unknown_losses(
     assert [peer.read() for peer in peers] == [[LOST, b"MSG k\0later"], [b"MSG k\0later"], []]
 
 
+def test_a_client_without_subscriptions_is_told_if_messages_waited_for_it() -> None:
+    with one_process_bus("slash", SMALL_BUFFERS) as bus:
+        reader, writer = bus.connect(0, buffer_bytes=SMALL_BUFFER_BYTES), bus.connect(1)
+        tell(bus, reader, b"CMSG !/notices/on", b"SUB k")
+        tell(bus, writer, *[b"MSG k\0%d" % number for number in range(100)])
+        tell(bus, reader, b"UNSUB k")
+        bus.replace(0, is_late=True)
+        bus.settle()
+        assert 0 < len(reader.read()) < 100
+        bus.settle()
+        assert reader.read() == [LOST]
+
+
 class Killed(BaseException):
     """Stands for the death of a process."""
 
