@@ -13,7 +13,7 @@ or set-group-id program, it is another user's, and a secret that is for that pro
 the child. So where a key names a process but not its user and group, the guard compares those, too:
 at the first of the process's connections that a message goes to, because that takes some 30 us.
 The user decides how many groups its process has, and so how long that takes. While its time for
-that is spent, a message for the process is lost as one that there is no time to deliver.
+that is spent, a message for the process is dropped, like one that there is no time to deliver.
 
 An id that the kernel could not translate belongs to nobody: it is neither named nor meant.
 """

@@ -39,14 +39,15 @@ _BURST_NS = 10_000_000
 ORDINARY_NS = 16_000
 """CPU time that is not charged: several times what a send takes that wakes a process."""
 _LOOK_NS = 250_000
-"""The same of a look: more than one takes on a busy machine, at a process with a hundred groups."""
+"""CPU time of a look that is not charged: more than it takes for a process with a hundred groups,
+also on a busy machine."""
 _SLOW_NS = 100_000
 """From which on a send is suspect that is not timed."""
 _MARK_NS = 1_000_000
 NS_PER_BYTE = 2
 """Many times what copying takes."""
 
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
 
 class SendTimeSpent(BlockingIOError):
@@ -90,13 +91,13 @@ class SendTimes:
     def send(self, place: int, send: Callable[[bytes, int], int], packet: bytes) -> int:
         """Make a timed send to this user, if there is time for it."""
         ordinary_ns = ORDINARY_NS + len(packet) * NS_PER_BYTE
-        return self._make(place, ordinary_ns, lambda: send(packet, MSG_DONTWAIT))
+        return self._time(place, ordinary_ns, lambda: send(packet, MSG_DONTWAIT))
 
-    def look(self, place: int, look: Callable[[], _Found]) -> _Found:
+    def look(self, place: int, look: Callable[[], _Result]) -> _Result:
         """Look at a process of this user's, if there is time for it; SendTimeSpent if not."""
-        return self._make(place, _LOOK_NS, look)
+        return self._time(place, _LOOK_NS, look)
 
-    def _make(self, place: int, ordinary_ns: int, call: Callable[[], _Found]) -> _Found:
+    def _time(self, place: int, ordinary_ns: int, call: Callable[[], _Result]) -> _Result:
         now_ns = time.monotonic_ns()
         if now_ns < self.due_ns(place):
             raise SendTimeSpent
