@@ -16,11 +16,11 @@ import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import lru_cache
 
 from sbus.protocol.keys import DIALECTS
 from tests.campaign.log import CLOSED, ENDED, EVENT, LOGGED, OPENED, RECEIVED, REPORTED, SENT, Entry
-from tests.unit.routing.specification import matches
+from tests.unit.routing.specification import matches, matches_as_any_pattern_does
 
 _FROM = re.compile(rb"CMSG !/from\0(\d+) (\d+) (\d+) (\d+) (\d+) (MSG .*)", re.DOTALL)
 _SECRET = re.compile(rb"!/cred/(\d*)/(\d*)/(\d*)/(.*)", re.DOTALL)
@@ -278,9 +278,10 @@ class History:
         )
 
 
-@cache
+@lru_cache(100_000)
 def is_for(pattern: bytes, key: bytes, ids: Ids, dialect: str) -> bool:
-    """Whether a pattern of a client with these ids matches a key."""
+    """Whether a pattern of a client with these ids matches a key. Of a secret one, an id that the
+    pattern names has to be named, one that it leaves empty may be, and what is named is its own."""
     secret = _SECRET.fullmatch(key) if dialect == "slash" else None
     if secret is None:
         return matches(pattern, key, DIALECTS[dialect])
@@ -288,6 +289,6 @@ def is_for(pattern: bytes, key: bytes, ids: Ids, dialect: str) -> bool:
     if wanted is None:
         return False
     for own, named, asked in zip(ids, secret.groups(), wanted.groups(), strict=False):
-        if named not in (own, b"") or (asked and named != own):
+        if named not in (own, b"") or asked not in (b"", named):
             return False
-    return matches(wanted[4], secret[4], DIALECTS[dialect])
+    return matches_as_any_pattern_does(wanted[4], secret[4], DIALECTS[dialect])

@@ -210,6 +210,8 @@ def test_secret_keys_match_as_documented() -> None:
     assert matches(b"!/cred////k", b"!/cred//20//k")
     assert not matches(b"!/cred//20//k", b"!/cred////k")
     assert not matches(b"!/cred////k", b"!/cred//21//k")
+    assert not matches(b"!/cred//21//k", b"!/cred//20//k")
+    assert matches(b"!/cred////", b"!/cred//20//!/cred/1/2/3/k")
     assert not matches(b"", b"!/cred////k")
 
 

@@ -5,19 +5,16 @@ message, a client has some patterns all the time and others for a part of it: by
 receive the message, by the latter it may.
 """
 
-import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from sbus.protocol.keys import Dialect
+from tests.campaign.history import is_for
 from tests.fuzz.access_model import AccessModel
 from tests.fuzz.client_model import Ids
 from tests.fuzz.names_model import PRESENCE
 from tests.fuzz.verdicts import is_reserved
 from tests.unit.routing.specification import expression_of
-
-_SECRET = re.compile(rb"!/cred/([^/]*)/([^/]*)/([^/]*)/(.*)", re.DOTALL)
 
 
 class Subscriber(Protocol):
@@ -69,7 +66,7 @@ class ReferenceMatcher:
 
     def _find_secret(self, key: bytes) -> Recipients:
         def matching(subscriber: Subscriber) -> Iterable[bytes]:
-            return [it for it in self._secret if _matches_secret(it, key, subscriber.own)]
+            return [it for it in self._secret if is_for(it, key, subscriber.own, "slash")]
 
         return self._select(key, matching)
 
@@ -84,22 +81,3 @@ class ReferenceMatcher:
                 continue
             (may if it.lasting.isdisjoint(patterns) else must).append(number)
         return Recipients(tuple(must), tuple(may))
-
-
-def _matches_secret(pattern: bytes, key: bytes, own: Ids) -> bool:
-    """The table of "Secret messages": an id that the pattern names has to be named, one that it
-    leaves empty may be, and what is named is the client's own."""
-    (*wanted, pattern_rest), (*named, rest) = _parts(pattern), _parts(key)
-    if not all(name in (b"", mine) for name, mine in zip(named, own, strict=True)):
-        return False
-    if not all(want in (b"", name) for want, name in zip(wanted, named, strict=True)):
-        return False
-    return expression_of(pattern_rest, b"/").fullmatch(rest) is not None
-
-
-@lru_cache(10_000)
-def _parts(text: bytes) -> tuple[bytes, ...]:
-    """The ids of a secret key or pattern, and the rest."""
-    parts = _SECRET.fullmatch(text)
-    assert parts is not None
-    return parts.groups()
