@@ -53,7 +53,7 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     stalls: int
     """How often a client had no room and its publishers had to be held back."""
     slow_sends: int
-    """Sends to clients that took too long, and were charged to their users."""
+    """Sends to clients, and looks at their processes, that were charged to the clients' users."""
     subscriptions: int
     """Now; each occurrence of a pattern counts."""
     route_lookups: int

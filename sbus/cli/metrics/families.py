@@ -202,7 +202,10 @@ _WORKER_FIELDS = {
     "sbus_undelivered_total": ("traffic.undelivered", "Messages in backlogs of clients that left."),
     "sbus_backlog_messages": ("traffic.backlog", "Messages that wait for slow clients."),
     "sbus_backlog_bytes": ("traffic.backlog_bytes", "Size of those messages."),
-    "sbus_slow_sends_total": ("traffic.slow_sends", "Sends charged to their recipients' users."),
+    "sbus_slow_sends_total": (
+        "traffic.slow_sends",
+        "Sends, and looks at recipients' processes, that were charged to the recipients' users.",
+    ),
     "sbus_stalls_total": ("traffic.stalls", "How often clients without room held publishers back."),
     "sbus_subscriptions": ("traffic.subscriptions", "Subscriptions; each occurrence counts."),
     "sbus_route_lookups_total": ("traffic.route_lookups", "Look-ups of a key's recipients."),
