@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.admin import administer
 from tests.support.bus import Bus, running_bus
+from tests.support.ending_process import unless_it_ends
 from tests.support.processes import worker_pids
 from tests.support.threads import wait_until
 
@@ -31,11 +32,10 @@ def serving(bus: Bus) -> int:
 
 def has_epoll_set(pid: int) -> bool:
     """False for a process that has ended, too."""
-    links = Path(f"/proc/{pid}/fd")
-    try:
-        return any("eventpoll" in os.readlink(link) for link in links.iterdir())
-    except FileNotFoundError:
-        return False
+    links: list[str] = []
+    with unless_it_ends(pid):
+        links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+    return any("eventpoll" in link for link in links)
 
 
 def test_a_worker_begins_with_its_first_client(bus: Bus) -> None:

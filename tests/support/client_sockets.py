@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from tests.support.ending_process import unless_it_ends
+
 _BOUND_SEQPACKET = re.compile(r"^[0-9a-f]+: \S+ \S+ \S+ 0005 \S+ +(\d+) \S", re.MULTILINE)
 """Of an accepted connection, /proc/net/unix has the address that the listening socket is bound to;
 sockets between the processes of a bus have none."""
@@ -25,7 +27,7 @@ def check_sockets(pids: Iterable[int]) -> None:
 
 def sockets(pid: int) -> Iterator[tuple[int, int]]:
     """The descriptors of a process for such sockets, and the inodes of these."""
-    with suppress(FileNotFoundError, ProcessLookupError):
+    with unless_it_ends(pid):
         inodes = set(
             _BOUND_SEQPACKET.findall(Path(f"/proc/{pid}/net/unix").read_text(errors="replace"))
         )
@@ -39,7 +41,7 @@ def sockets(pid: int) -> Iterator[tuple[int, int]]:
 def _blocking(pids: Iterable[int]) -> Iterator[tuple[int, int]]:
     for pid in pids:
         for fd, inode in sockets(pid):
-            with suppress(FileNotFoundError, ProcessLookupError):
+            with unless_it_ends(pid):
                 info = Path(f"/proc/{pid}/fdinfo/{fd}").read_text()
                 flags = int(info.partition("flags:")[2].split()[0], 8)
                 if not flags & os.O_NONBLOCK:

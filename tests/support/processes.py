@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tests.support.admin import administer
 from tests.support.bus import Bus
+from tests.support.ending_process import unless_it_ends
 from tests.support.raw_client import RawClient
 from tests.support.threads import wait_until
 
@@ -71,10 +72,10 @@ def kill_at_once(pids: Iterable[int]) -> None:
 
 def open_descriptors(pid: int) -> int:
     """How many descriptors a process has open; 0 when it has ended."""
-    try:
-        return len(os.listdir(f"/proc/{pid}/fd"))
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
+    names: list[str] = []
+    with unless_it_ends(pid):
+        names = os.listdir(f"/proc/{pid}/fd")
+    return len(names)
 
 
 def descriptors(bus: Bus) -> dict[int, int]:
