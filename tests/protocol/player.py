@@ -75,6 +75,10 @@ class Bus(Protocol):
     def connect(self, number: int) -> Link:
         """The section's next client, on the worker where the configuration has it."""
 
+    def leave(self, link: Link) -> None:
+        """Close the connection at the end of the section."""
+        link.close()
+
     def barrier(self, senders: Sequence[Link]) -> None:
         """What these have sent has taken effect everywhere."""
 
@@ -151,7 +155,7 @@ class Player:
             self._check_end()
         finally:
             for client in self._clients.values():
-                client.link.close()
+                self._bus.leave(client.link)
         self._bus.finish()
 
     def _client(self, name: str) -> _Client:
