@@ -9,7 +9,9 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-from tests.support import compiled_step
+pytest.register_assert_rewrite("tests.support")
+
+from tests.support import compiled_step  # noqa: E402
 
 compiled_step.load()
 

@@ -29,7 +29,7 @@ def test_one_matching_pattern_of_thousands_is_enough(scenes: Scenes) -> None:
         scene.slow.whoami()
         sent = scene.hold(key=b"many/2999")
         scene.assert_flows(scene.bystander, b"many/3000")
-        scene.assert_flows(scene.bystander, b"many/")
+        scene.assert_flows(scene.bystander, b"many")
         scene.assert_still_held()
         receive_all(scene.slow, sent, b"many/2999")
         scene.publisher.whoami()
