@@ -10,10 +10,12 @@ from contextlib import ExitStack, contextmanager
 from itertools import count, islice
 from pathlib import Path
 
+from tests.support.admin import Admin, administer
 from tests.support.bus import Bus, running_bus
 from tests.support.flood import give_turns, limit_options, message, send_until_held, unread_bytes
 from tests.support.processes import descriptors_at_rest, wait_for_descriptors
 from tests.support.raw_client import RawClient
+from tests.support.threads import wait_until
 
 SOFT = (b"blocking/soft/block",)
 HARD = (b"blocking/soft/queue", b"blocking/hard/block")
@@ -57,8 +59,19 @@ class Scene:
         client.whoami()
 
     def hold(self, publisher: RawClient | None = None, key: bytes = b"k") -> int:
-        """Publish for the slow client until the publisher is held; returns how many."""
-        return send_until_held(publisher or self.publisher, numbered(key), self.witnesses)
+        """Publish for the slow client until the publisher is held for it, and not for a moment for
+        room in the log; returns how many."""
+        with administer(self.bus) as admin:
+            sent, held = 0, _held(admin)
+
+            def is_held() -> bool:
+                nonlocal sent
+                packets = numbered(key, sent)
+                sent += send_until_held(publisher or self.publisher, packets, self.witnesses)
+                return _held(admin) > held
+
+            wait_until(is_held, "the publisher is held")
+        return sent
 
     def assert_still_held(self) -> None:
         unread = unread_bytes(self.publisher)
@@ -74,6 +87,12 @@ class Scene:
         assert self.bystander.receive() == b"MSG %b\0flows" % key
         self.bystander.unsub(key)
         self.bystander.whoami()
+
+
+def _held(admin: Admin) -> int:
+    """How many publishers are held for clients."""
+    clients = admin.ask("clients")["clients"]
+    return sum(client["activity"]["waits_for"] == "stall" for client in clients)
 
 
 class Scenes:
