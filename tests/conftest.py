@@ -9,9 +9,7 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-pytest.register_assert_rewrite("tests.support")
-
-from tests.support import compiled_step  # noqa: E402
+from tests.support import compiled_step
 
 compiled_step.load()
 
