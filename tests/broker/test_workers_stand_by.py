@@ -32,10 +32,11 @@ def serving(bus: Bus) -> int:
 
 def has_epoll_set(pid: int) -> bool:
     """False for a process that has ended, too."""
-    links: list[str] = []
     with unless_it_ends(pid):
-        links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
-    return any("eventpoll" in link for link in links)
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            if "eventpoll" in os.readlink(link):
+                return True
+    return False
 
 
 def test_a_worker_begins_with_its_first_client(bus: Bus) -> None:
