@@ -280,8 +280,8 @@ class History:
 
 @lru_cache(100_000)
 def is_for(pattern: bytes, key: bytes, ids: Ids, dialect: str) -> bool:
-    """Whether a pattern of a client with these ids matches a key. Of a secret one, an id that the
-    pattern names has to be named, one that it leaves empty may be, and what is named is its own."""
+    """Whether a pattern of a client with these ids matches a key. Each id in a secret key has to be
+    the client's own, and each id in a secret pattern has to be in the key."""
     secret = _SECRET.fullmatch(key) if dialect == "slash" else None
     if secret is None:
         return matches(pattern, key, DIALECTS[dialect])

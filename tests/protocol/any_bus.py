@@ -45,7 +45,7 @@ class AnyBus(Bus):
         return PlainLink(connect(self._address))
 
     def leave(self, link: Link) -> None:
-        """Once the bus has ended its connection, others have been told that a client has left."""
+        """Wait until the bus has ended the connection: by then others have been told of it."""
         with suppress(OSError):  # it has ended before
             link.shutdown("write")
             while link.receive():
@@ -64,7 +64,7 @@ class AnyBus(Bus):
         """Nobody can look into it."""
 
     def finish(self) -> None:
-        """Nor at what is left."""
+        """Nobody can see what is left."""
 
     def fill(self, link: Link, key: bytes) -> int:
         raise NotImplementedError

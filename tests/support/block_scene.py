@@ -59,8 +59,8 @@ class Scene:
         client.whoami()
 
     def hold(self, publisher: RawClient | None = None, key: bytes = b"k") -> int:
-        """Publish for the slow client until the publisher is held for it, and not for a moment for
-        room in the log; returns how many."""
+        """Publish until the bus holds the publisher for the slow client; returns how many. Waiting
+        for room in the log looks the same from outside, so the bus is asked."""
         with administer(self.bus) as admin:
             sent, held = 0, _held(admin)
 

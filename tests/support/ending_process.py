@@ -1,4 +1,4 @@
-"""Looks into /proc at processes that may end meanwhile."""
+"""Reading what /proc has of a process that may end meanwhile."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -10,8 +10,8 @@ _PF_EXITING = 0x4
 
 @contextmanager
 def unless_it_ends(pid: int) -> Iterator[None]:
-    """The block ends without an error where the process has ended, or is about to: then its files
-    belong to root."""
+    """End the block without an error if the process has ended, or is about to: from then on its
+    files belong to root."""
     try:
         yield
     except (FileNotFoundError, ProcessLookupError):
