@@ -64,7 +64,8 @@ class AnyBus(Bus):
         """Nobody can look into it."""
 
     def finish(self) -> None:
-        """Nobody can see what is left."""
+        """Nobody can see what is left. A client without its receiving side was not waited for."""
+        self.barrier([])
 
     def fill(self, link: Link, key: bytes) -> int:
         raise NotImplementedError

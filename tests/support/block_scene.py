@@ -90,9 +90,10 @@ class Scene:
 
 
 def _held(admin: Admin) -> int:
-    """How many publishers are held for clients."""
-    clients = admin.ask("clients")["clients"]
-    return sum(client["activity"]["waits_for"] == "stall" for client in clients)
+    """How many publishers are held for clients; a worker that is slow to answer is asked again."""
+    while (result := admin.ask("clients"))["unanswered"]:
+        pass
+    return sum(client["activity"]["waits_for"] == "stall" for client in result["clients"])
 
 
 class Scenes:

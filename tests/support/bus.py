@@ -20,6 +20,7 @@ from pathlib import Path
 from sbus.bench.proc import process_tree
 from sbus.limits import OPERATION_CPU_SECONDS_MAX
 from tests.support.client_sockets import check_sockets
+from tests.support.ending_process import unless_it_ends
 from tests.support.forked_sbusd import ForkedSbusd
 from tests.support.raw_client import RawClient
 
@@ -203,10 +204,10 @@ def slow_operations(bus: Bus, stolen_s: float) -> list[str]:
 
 def has_released_output(pid: int) -> bool:
     """Whether the process runs and has /dev/null for its input and output."""
-    try:
-        return {os.readlink(f"/proc/{pid}/fd/{number}") for number in (0, 1)} == {os.devnull}
-    except FileNotFoundError:
-        return False
+    links: set[str] = set()
+    with unless_it_ends(pid):
+        links = {os.readlink(f"/proc/{pid}/fd/{number}") for number in (0, 1)}
+    return links == {os.devnull}
 
 
 def wait_for_end_of_output(process: Process, timeout_s: float) -> bytes:
