@@ -7,6 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from tests.support.bus import (
     stop,
 )
 from tests.support.raw_client import RawClient
+from tests.support.threads import wait_until
 
 SCRIPT = Path(sys.executable).with_name("sbusd")
 COMMANDS = [
@@ -178,16 +180,29 @@ def test_signal_to_every_process_ends_it_in_order(tmp_path: Path, signum: signal
 # -- readiness -------------------------------------------------------------------------------------
 
 
+def first_client(path: str) -> RawClient:
+    """The socket's file is there before the socket listens."""
+    clients: list[RawClient] = []
+
+    def is_listening() -> bool:
+        with suppress(ConnectionRefusedError):
+            clients.append(RawClient(path))
+        return bool(clients)
+
+    wait_until(is_listening, "the bus listens")
+    return clients[0]
+
+
 def test_starts_without_any_standard_stream(path: str) -> None:
     """The numbers 0 to 2 do not become the bus's own sockets, where errors would be printed."""
-    process = subprocess.Popen(
+    with subprocess.Popen(
         ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *SBUSD, "-cfa", path, "--workers=1"],
         env=sbusd_environment(),
-    )
-    try:
-        await_file(path, process)
-        with RawClient(path) as client:
-            live(client)
-        assert process.wait(STOP_SECONDS_MAX) == 0
-    finally:
-        process.kill()
+    ) as process:
+        try:
+            await_file(path, process)
+            with first_client(path) as client:
+                live(client)
+            assert process.wait(STOP_SECONDS_MAX) == 0
+        finally:
+            process.kill()

@@ -11,6 +11,7 @@ from tests.protocol.player import WHOAMI, Bus, Link, Tally
 from tests.protocol.transcript import Section
 
 _ROUNDS = 3
+_GIVE_NAME_UP = b"CMSG !/leave"
 _OWN = ("close", "shutdown-read", "shutdown-write")
 
 
@@ -45,8 +46,13 @@ class AnyBus(Bus):
         return PlainLink(connect(self._address))
 
     def leave(self, link: Link) -> None:
-        """Wait until the bus has ended the connection: by then others have been told of it."""
+        """Wait until others have been told that it has no name any more, and of its end."""
         with suppress(OSError):  # it has ended before
+            link.send(_GIVE_NAME_UP)
+            link.send(WHOAMI)
+            while (packet := link.receive()) and not packet.startswith(WHOAMI):
+                pass
+        with suppress(OSError):
             link.shutdown("write")
             while link.receive():
                 pass
