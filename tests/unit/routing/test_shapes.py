@@ -143,7 +143,7 @@ def cost_of_match(trie: PathTrie[bool], segments: list[bytes]) -> tuple[int, int
         lines += event == "line"
         if event == "return" and frame.f_code is PathTrie.collect.__code__:
             visits = len(frame.f_locals["reached"])
-        return trace
+        return trace if str(frame.f_globals.get("__name__")).startswith("sbus.") else None
 
     before = sys.gettrace()
     sys.settrace(trace)
