@@ -181,7 +181,7 @@ def test_signal_to_every_process_ends_it_in_order(tmp_path: Path, signum: signal
 
 
 def first_client(path: str) -> RawClient:
-    """The socket's file is there before the socket listens."""
+    """A client, as soon as the bus listens: the socket's file is there earlier."""
     clients: list[RawClient] = []
 
     def is_listening() -> bool:

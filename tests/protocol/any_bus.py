@@ -46,7 +46,7 @@ class AnyBus(Bus):
         return PlainLink(connect(self._address))
 
     def leave(self, link: Link) -> None:
-        """Wait until others have been told that it has no name any more, and of its end."""
+        """Give up its name and end the connection; return when others have been told of both."""
         with suppress(OSError):  # it has ended before
             link.send(_GIVE_NAME_UP)
             link.send(WHOAMI)
