@@ -32,10 +32,10 @@ from sbus.unix.standard_streams import ERRORS
 
 BindableAddress = PathAddress | AbstractAddress
 
-BACKLOG_CONNECTIONS = 4096
-"""Connections that wait to be accepted: the default of `net.core.somaxconn`, the kernel's bound.
-Enough for a host that starts, because for a non-blocking client connect(2) to a full queue fails at
-once. They are accepted or refused in some 0.2 s: that is how long a storm delays others at most."""
+BACKLOG_CONNECTIONS = 1024
+"""Connections that wait to be accepted. A storm fills the queue, and a client that connects then
+waits until all of it has been accepted or refused, which takes 0.1 s. Enough for a host that
+starts: at a full queue connect(2) waits, or fails at once with EAGAIN if it must not block."""
 
 
 _KINDS = {

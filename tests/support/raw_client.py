@@ -6,6 +6,7 @@ the broker and this project's client library cannot hide. Every wait is bounded.
 
 import re
 import socket
+import struct
 from contextlib import suppress
 from typing import Self
 
@@ -32,8 +33,11 @@ class RawClient:
         try:
             # The kernel doubles it, and then a packet of the largest size fits.
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 212_992)
-            self.sock.settimeout(timeout_s)
+            # With `settimeout`, connecting would not wait at a full listen queue, but fail.
+            limit = struct.pack("@ll", *divmod(round(timeout_s * 1_000_000), 1_000_000))
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
             self.sock.connect(parse_address(address).sockaddr())
+            self.sock.settimeout(timeout_s)
         except BaseException:
             self.sock.close()
             raise

@@ -489,3 +489,15 @@ def test_bound_address_is_where_it_really_is(path: Path) -> None:
         assert listener.bound_address == PathAddress(str(path))
     with closing(open_listener(RandomAbstractAddress(), mode=0o700, replace=False)) as drawn:
         assert drawn.bound_address.format() == drawn.printable_address
+
+
+def test_a_storm_leaves_few_connections_before_the_next_one(path: Path) -> None:
+    with closing(listen_at(path)), ExitStack() as stack:
+        for _ in range(1_025):
+            client = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            client.setblocking(False)
+            client.connect(str(path))
+        late = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        late.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            late.connect(str(path))
