@@ -40,6 +40,7 @@ with key=!
 with key=!x
 with key=!.x
 with key=!cred.1.2.3
+with key=!/cred/1/2/3/x
 AB> SUB {}
 AB> SUB *
 A> MSG {key}\01

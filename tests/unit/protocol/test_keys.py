@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 from sbus.errors import Misbehaviour, Refusal
 from sbus.limits import Limits
 from sbus.protocol.keys import (
-    DIALECTS,
     DOT,
     SLASH,
     Dialect,
-    PatternPath,
     check_key,
     check_pattern,
     format_path,
@@ -27,52 +25,6 @@ texts = st.one_of(
     st.lists(st.sampled_from([b"a", b"b", b"*", b"/", b".", b"!"]), max_size=9).map(b"".join),
     st.binary(max_size=12),
 )
-
-
-def path(*segments: bytes, subtree: bool = False) -> PatternPath:
-    """The path of segments as a pattern spells them: a `*` at the end makes a wildcard."""
-    return PatternPath(
-        tuple(segment.removesuffix(b"*") for segment in segments),
-        tuple(segment.endswith(b"*") for segment in segments),
-        subtree,
-    )
-
-
-def test_dialects_are_found_by_name() -> None:
-    assert DIALECTS == {"slash": SLASH, "dot": DOT}
-    assert (SLASH.separator, SLASH.has_control_messages) == (b"/", True)
-    assert (DOT.separator, DOT.has_control_messages) == (b".", False)
-
-
-@pytest.mark.parametrize(
-    ("pattern", "expected"),
-    [
-        (b"", path(subtree=True)),
-        (b"/", path(b"", subtree=True)),
-        (b"//", path(b"", b"", subtree=True)),
-        (b"*/", path(b"*", subtree=True)),
-        (b"a", path(b"a")),
-        (b"a/", path(b"a", subtree=True)),
-        (b"/a", path(b"", b"a")),
-        (b"a//b", path(b"a", b"", b"b")),
-        (b"a/b*", path(b"a", b"b*")),
-        (b"a/*/c/", path(b"a", b"*", b"c", subtree=True)),
-        (b"a**", path(b"a*")),
-        (b"**/***", path(b"*", b"*")),
-        (b"a.b", path(b"a.b")),
-        (b"a*b", None),
-        (b"*a*", None),
-        (b"a/**b/c", None),
-        (b"a*.", None),
-    ],
-)
-def test_pattern_parsing(pattern: bytes, expected: PatternPath | None) -> None:
-    assert parse_pattern(pattern, SLASH) == expected
-
-
-def test_in_the_dot_dialect_a_slash_is_an_ordinary_byte() -> None:
-    assert parse_pattern(b"a/b.c*.", DOT) == path(b"a/b", b"c*", subtree=True)
-    assert parse_pattern(b"a*/", DOT) is None
 
 
 @given(texts, dialects)

@@ -91,14 +91,6 @@ def test_control_messages_are_parsed_back(key: bytes, payload: bytes) -> None:
     assert parse_server_packet(encode_control(key, payload)) == ControlMessage(key, payload)
 
 
-def test_packets_as_bytes() -> None:
-    assert encode_subscribe(b"a/*") == b"SUB a/*"
-    assert encode_unsubscribe(b"a/*") == b"UNSUB a/*"
-    assert encode_publish(b"a/b", b"") == b"MSG a/b\0"
-    assert encode_control(b"echo/on") == b"CMSG echo/on"
-    assert encode_control(b"echo/on", b"") == b"CMSG echo/on\0"
-
-
 @pytest.mark.parametrize(
     "encode",
     [

@@ -3,11 +3,11 @@
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from sbus.protocol.keys import DOT, SLASH, Dialect, parse_pattern
+from sbus.protocol.keys import DOT, SLASH, parse_pattern
 from sbus.protocol.pattern_matching import compile_patterns, covers
 from sbus.protocol.secret_keys import begins_secret
 from tests.unit.routing.specification import matches
-from tests.unit.routing.texts import dialects, texts
+from tests.unit.routing.texts import texts
 
 
 @example(patterns=[b""], key=b"!a")
@@ -16,11 +16,6 @@ def test_matches_as_the_specification_says(patterns: list[bytes], key: bytes) ->
     for dialect in (SLASH, DOT):
         found = bool(compile_patterns(patterns, dialect)(key))
         assert found == any(matches(pattern, key, dialect) for pattern in patterns)
-
-
-@given(dialect=dialects, key=texts)
-def test_no_pattern_matches_nothing(dialect: Dialect, key: bytes) -> None:
-    assert not compile_patterns([], dialect)(key)
 
 
 def test_an_empty_id_in_a_secret_pattern_stands_for_ones_own_or_none() -> None:

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from sbus.errors import Misbehaviour, Refusal
 from sbus.limits import Limits
-from sbus.protocol.keys import DOT, SLASH, check_key, check_pattern, is_reserved
-from sbus.protocol.secret_keys import ids_of, widened
+from sbus.protocol.keys import SLASH, check_key, check_pattern, is_reserved
 
 LIMITS = Limits()
 ID = rb"(?:|0|[1-9][0-9]*)"
@@ -53,30 +52,3 @@ def test_reserved_patterns_are_accepted_if_they_match_the_expression(pattern: by
     else:
         with pytest.raises(Refusal, match="reserved"):
             check_pattern(pattern, SLASH, LIMITS)
-
-
-def test_the_dot_dialect_has_none() -> None:
-    for text in (b"!/cred/1/2/3/x", b"!.cred.1.2.3.x"):
-        for check in (check_key, check_pattern):
-            with pytest.raises(Refusal, match="reserved"):
-                check(text, DOT, LIMITS)
-    check_key(b"a.!.cred", DOT, LIMITS)
-
-
-def test_ids_are_those_of_the_first_part() -> None:
-    assert ids_of(b"!/cred/1/22/333/!/cred/4/5/6/x") == (b"1", b"22", b"333")
-    assert ids_of(b"!/cred////") == (b"", b"", b"")
-
-
-@pytest.mark.parametrize(
-    ("pattern", "wide"),
-    [
-        (b"!/cred/1/2/3/x", b"!/cred/1/2/3/x"),
-        (b"!/cred////", b"!/cred/*/*/*/"),
-        (b"!/cred//2//!/cred////x", b"!/cred/*/2/*/!/cred////x"),
-        (b"a//b", b"a//b"),
-        (b"", b""),
-    ],
-)
-def test_an_empty_id_may_be_any(pattern: bytes, wide: bytes) -> None:
-    assert widened(pattern) == wide
