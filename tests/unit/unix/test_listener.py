@@ -6,7 +6,7 @@ import socket
 import stat
 import struct
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -100,17 +100,6 @@ def test_directory_that_opens_its_files_to_everybody_does_not_open_the_socket(pa
         assert mode_of(path) == 0o700
 
 
-def test_listens_until_closed_and_removes_its_file(path: Path) -> None:
-    listener = listen_at(path)
-    assert listener.printable_address == str(path)
-    assert not listener.is_abstract
-    connect_and_exchange(listener)
-    listener.close()
-    assert not os.path.lexists(path)
-    assert listener.socket.fileno() == -1
-    listener.close()
-
-
 def test_path_that_was_given_relative_is_removed_from_anywhere(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,15 +118,6 @@ def test_existing_file_is_an_error_and_stays(path: Path) -> None:
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_existing_listener_is_an_error_and_goes_on(path: Path, replace: bool) -> None:
-    with closing(listen_at(path)) as first:
-        with pytest.raises(AddressError, match=r"/bus.* another process listens there$"):
-            listen_at(path, replace=replace)
-        assert os.listdir(path.parent) == ["bus"]
-        connect_and_exchange(first)
-
-
-@pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("kind", [socket.SOCK_SEQPACKET, socket.SOCK_STREAM, socket.SOCK_DGRAM])
 def test_any_bound_socket_is_in_use_also_without_listening(
     path: Path, kind: socket.SocketKind, replace: bool
@@ -149,46 +129,9 @@ def test_any_bound_socket_is_in_use_also_without_listening(
         assert path.is_socket()
 
 
-def test_listener_with_a_full_queue_is_in_use(path: Path) -> None:
-    with ExitStack() as stack:
-        full, waiting, refused = (
-            stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-            for _ in range(3)
-        )
-        full.bind(str(path))
-        full.listen(0)  # the kernel lets one connection wait
-        waiting.connect(str(path))
-        refused.setblocking(False)
-        with pytest.raises(BlockingIOError):
-            refused.connect(str(path))
-        with pytest.raises(AddressError, match="another process listens there"):
-            listen_at(path, replace=True)
-
-
-def test_looking_at_a_listener_makes_no_connection(path: Path) -> None:
-    with closing(listen_at(path)) as listener:
-        assert is_bound(str(path))
-        listener.socket.setblocking(False)
-        with pytest.raises(BlockingIOError):
-            listener.socket.accept()
-
-
 def leave_socket_at(path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left:
         left.bind(str(path))
-
-
-def test_socket_that_was_left_is_replaced_on_request(path: Path) -> None:
-    leave_socket_at(path)
-    with pytest.raises(AddressError, match="no process listens there: use -r to replace it"):
-        listen_at(path)
-    with closing(listen_at(path, replace=True)) as listener:
-        assert listener.replaced == f"socket {path}, which a process left behind"
-        connect_and_exchange(listener)
-        assert os.listdir(path.parent) == ["bus"]
-    assert os.listdir(path.parent) == []
-    with closing(listen_at(path, replace=True)) as listener:
-        assert not listener.replaced
 
 
 def test_of_several_that_replace_at_once_one_listens(path: Path) -> None:
@@ -289,11 +232,6 @@ def test_second_close_leaves_a_newer_file_alone(path: Path) -> None:
     assert path.read_text() == "newer"
 
 
-def test_directory_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(AddressError, match=r"cannot bind .*/no/bus: No such file or directory"):
-        listen_at(tmp_path / "no" / "bus")
-
-
 def test_queue_of_connections_is_long(path: Path) -> None:
     somaxconn = int(Path("/proc/sys/net/core/somaxconn").read_text())
     waiting: list[socket.socket] = []
@@ -312,32 +250,12 @@ def test_queue_of_connections_is_long(path: Path) -> None:
 # -- abstract names --------------------------------------------------------------------------------
 
 
-def test_random_address_is_one_that_clients_can_be_told() -> None:
-    with closing(open_listener(RandomAbstractAddress(), mode=0o700, replace=False)) as listener:
-        assert listener.is_abstract
-        assert listener.owned_path is None
-        told = parse_address(listener.printable_address)
-        assert told.sockaddr() == listener.socket.getsockname()
-        connect_and_exchange(listener)
-
-
 def test_given_name_is_bound_with_all_of_its_108_bytes() -> None:
     name = RandomAbstractAddress().draw().name[:20]
     address = parse_address(f"/dev/unix/abstract/{name.hex()}")
     with closing(open_listener(address, mode=0o700, replace=False)) as listener:
         assert listener.socket.getsockname() == name + bytes(88)
         connect_and_exchange(listener)
-
-
-@pytest.mark.parametrize("replace", [False, True])
-def test_name_in_use_is_an_error(replace: bool) -> None:
-    address = RandomAbstractAddress().draw()
-    with (
-        closing(open_listener(address, mode=0o700, replace=False)) as first,
-        pytest.raises(AddressError, match="in use"),
-    ):
-        open_listener(address, mode=0o700, replace=replace)
-    assert first.socket.fileno() == -1
 
 
 # -- inherited sockets -----------------------------------------------------------------------------
@@ -387,15 +305,6 @@ def refusal_of(sock: socket.socket) -> str:
     return str(refused.value)
 
 
-def test_inherited_socket_of_another_kind_is_refused(path: Path) -> None:
-    stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    stream.bind(str(path))
-    assert "SOCK_SEQPACKET" in refusal_of(stream)
-    internet = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    internet.bind(("127.0.0.1", 0))
-    assert "SOCK_SEQPACKET" in refusal_of(internet)
-
-
 def test_inherited_socket_that_has_no_address_is_refused() -> None:
     assert "not bound" in refusal_of(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
 
@@ -406,11 +315,6 @@ def test_inherited_connection_is_refused(path: Path) -> None:
         client.bind(str(path.parent / "client"))
         client.connect(str(path))
         assert "connection" in refusal_of(client)
-
-
-def test_inherited_file_is_refused(tmp_path: Path) -> None:
-    with (tmp_path / "file").open("w") as file, pytest.raises(AddressError, match="not a socket"):
-        open_listener(FdAddress(file.fileno()), mode=0o700, replace=False)
 
 
 def test_number_that_is_not_open_is_refused() -> None:
