@@ -30,6 +30,13 @@ from tests.unit.client.fake_bus import ANSWER, IDENTITY, WHOAMI, FakeBus
 Bus: TypeAlias = blocking.Connection[Message]
 Connect: TypeAlias = Callable[..., Bus]
 SOON_S = 0.05
+CONTROLS: dict[str, Callable[[Bus], object]] = {
+    "control": lambda bus: bus.control("echo/off"),
+    "whoami": lambda bus: bus.whoami(),
+    "me": lambda bus: bus.me(),
+    "join": lambda bus: bus.join("ann"),
+    "request": lambda bus: bus.request("a"),
+}
 
 
 def publish_until_held_back(bus: Bus) -> int:
@@ -79,15 +86,14 @@ class TestPackets:
         bus.publish(b"a", bytes(409_600 - len(b"MSG a\0")))
         assert len(fake.receive()) == 409_600
 
+    @pytest.mark.parametrize("call", list(CONTROLS.values()), ids=list(CONTROLS))
     def test_of_the_dot_dialect_hold_no_control_messages(
-        self, fake: FakeBus, connect: Connect
+        self, fake: FakeBus, connect: Connect, call: Callable[[Bus], object]
     ) -> None:
         with connect(fake.address, dialect="dot") as bus:
             assert fake.accept().startswith(b"SUB sbus.sync.")
             with pytest.raises(ConfigurationError, match="no control messages"):
-                bus.control("echo/off")
-            with pytest.raises(ConfigurationError, match="no control messages"):
-                bus.whoami()
+                call(bus)
             fake.receive_nothing()
 
 

@@ -124,37 +124,8 @@ class TestRefusals:
         assert caught.value.code == "reserved"
         assert inbox.take(inbox.own) == Message(b"a", b"1")
 
-    def test_that_nobody_asked_for_are_told_with_the_first(self) -> None:
-        inbox = make_inbox()
-        feed(inbox, *[b"CMSG !/error\0reserved no"] * 5)
-        with pytest.raises(PacketRefused, match="no; 4 more refused since"):
-            inbox.raise_errors()
-        inbox.raise_errors()
-        assert inbox.statistics().packets_refused == 5
-
 
 class TestEnd:
-    def test_comes_after_everything_that_arrived_and_stays(self) -> None:
-        inbox = make_inbox()
-        feed(inbox, b"MSG a\x001")
-        inbox.feed_end_of_connection()
-        assert inbox.ended
-        assert inbox.take(inbox.own) == Message(b"a", b"1")
-        for _ in range(2):
-            with pytest.raises(Disconnected, match=r"^the bus closed the connection$"):
-                inbox.take(inbox.own)
-            with pytest.raises(Disconnected):
-                inbox.take_many(inbox.own, 5)
-
-    def test_leaves_earlier_refusals_what_they_are(self) -> None:
-        inbox = make_inbox()
-        feed(inbox, b"CMSG !/error\0reserved no", b"CMSG !/error\0no-nul bad")
-        inbox.feed_end_of_connection()
-        with pytest.raises(PacketRefused, match=r"^no \(reserved\)$"):
-            inbox.take(inbox.own)
-        with pytest.raises(Disconnected, match="no-nul"):
-            inbox.take(inbox.own)
-
     def test_does_not_have_an_earlier_refusal_as_its_reason(self) -> None:
         inbox = make_inbox()
         feed(inbox, b"CMSG !/error\0not-allowed to publish")

@@ -6,7 +6,7 @@ import pytest
 
 import sbus
 import sbus.client.blocking
-from sbus.errors import ConfigurationError, ProtocolViolation
+from sbus.errors import ProtocolViolation
 from sbus.protocol.admin_results import MeResult
 from tests.support import admin_samples as sample
 from tests.support.event_loops import on_both_event_loops
@@ -20,15 +20,6 @@ def answer(connections: int) -> bytes:
     user = sample.user(connections=connections)
     result = MeResult(user=user, clients=[], subscriptions=[], unanswered=[])
     return ME + b"\0" + msgspec.json.encode(result)
-
-
-def test_is_requested_and_replied_to(fake: FakeBus, bus: Blocking) -> None:
-    fake.send(b"MSG k\0before", answer(8))
-    result = bus.me(timeout_seconds=60)
-    assert fake.receive() == ME
-    assert result.user.connections == 8
-    assert result.user.discarded == 715
-    assert bus.receive().payload == b"before"
 
 
 def test_its_requests_and_those_of_whoami_are_not_mixed_up(fake: FakeBus, bus: Blocking) -> None:
@@ -59,15 +50,6 @@ def test_an_invalid_reply_is_an_error(fake: FakeBus, bus: Blocking, payload: byt
     fake.send(ME + b"\0" + payload)
     with pytest.raises(ProtocolViolation):
         bus.me(timeout_seconds=60)
-
-
-def test_there_is_none_in_the_dot_dialect(fake: FakeBus) -> None:
-    with (
-        fake.admitting(),
-        sbus.blocking.connect(fake.address, dialect="dot") as bus,
-        pytest.raises(ConfigurationError, match="dot dialect has no control messages"),
-    ):
-        bus.me()
 
 
 @on_both_event_loops

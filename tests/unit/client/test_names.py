@@ -1,6 +1,5 @@
 """Requests about names, with each client: what is sent, and what their replies come to."""
 
-from collections.abc import Callable
 from contextlib import ExitStack
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from sbus.client import blocking
 from sbus.client.blocking_streams import MemberWatch
 from sbus.client.names import UNKNOWN, Roster
-from sbus.errors import ConfigurationError, PacketRefused
+from sbus.errors import PacketRefused
 from sbus.protocol.packets import Message, parse_server_packet
 from sbus.protocol.presence import Member, MemberChange
 from tests.support.threads import Task
@@ -42,14 +41,6 @@ def test_a_name_is_taken_with_a_will(fake: FakeBus, bus: Bus) -> None:
     leaves.join()
 
 
-def test_a_refused_name_is_an_error_with_its_code(fake: FakeBus, bus: Bus) -> None:
-    joins = Task(lambda: bus.join("ann"))
-    fake.answer(b"CMSG !/join\0ann", b"CMSG !/join\0ann\0name-taken another has it")
-    with pytest.raises(PacketRefused, match="another has it") as caught:
-        joins.join()
-    assert caught.value.code == "name-taken"
-
-
 def test_what_no_bus_accepts_is_not_sent(fake: FakeBus, bus: Bus) -> None:
     for name in ("", "a b", "x" * 65):
         with pytest.raises(PacketRefused, match="bad-name"):
@@ -61,11 +52,6 @@ def test_what_no_bus_accepts_is_not_sent(fake: FakeBus, bus: Bus) -> None:
     with pytest.raises(TypeError):
         bus.join(3)  # type: ignore[arg-type]
     fake.receive_nothing()
-
-
-def test_the_dot_dialect_has_no_names(fake: FakeBus, connect: Callable[..., Bus]) -> None:
-    with connect(fake.address, dialect="dot") as bus, pytest.raises(ConfigurationError):
-        bus.join("ann")
 
 
 def test_a_long_list_is_asked_for_in_pieces(fake: FakeBus, bus: Bus) -> None:

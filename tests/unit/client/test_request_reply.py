@@ -8,11 +8,8 @@ import pytest
 
 from sbus.client import blocking
 from sbus.errors import (
-    ConfigurationError,
     Disconnected,
-    NobodyListens,
     PacketRefused,
-    RequestFailed,
 )
 from sbus.protocol.packets import Message
 from tests.unit.client.fake_bus import ANSWER, ORDER, WHOAMI, FakeBus
@@ -76,14 +73,6 @@ def test_one_subscription_serves_all_requests_of_a_connection(fake: FakeBus, bus
     assert future.result(TIMEOUT_S) == b"b"
 
 
-def test_a_failure_is_raised(fake: FakeBus, bus: Bus) -> None:
-    future = begin(bus, b"x")
-    reply_key, token, _ = first_sent(fake)
-    fake.send(b"MSG %b\0%b!\0no number" % (reply_key, token))
-    with pytest.raises(RequestFailed, match=r"^no number$"):
-        future.result(TIMEOUT_S)
-
-
 def test_silence_is_a_timeout(fake: FakeBus, bus: Bus) -> None:
     fake.send(ANSWER)
     with pytest.raises(TimeoutError, match=r"'sum' came within 0.05 s"):
@@ -109,13 +98,6 @@ def begin_second(fake: FakeBus, bus: Bus) -> tuple["Future[bytes]", bytes, bytes
     future = begin(bus, b"2")
     receipt, reply_key, token, _ = sent_with_receipt(fake)
     return future, receipt, b"MSG %b\0%b\0" % (reply_key, token)
-
-
-def test_a_receipt_that_names_no_client_ends_the_wait(fake: FakeBus, bus: Bus) -> None:
-    future, receipt, _ = begin_second(fake, bus)
-    fake.send(b"CMSG !/receipt\0%b\x000 0 0" % receipt)
-    with pytest.raises(NobodyListens, match=r"^nobody listens to requests under 'sum'$"):
-        future.result(TIMEOUT_S)
 
 
 def test_a_refused_request_ends_the_wait(fake: FakeBus, bus: Bus) -> None:
@@ -151,13 +133,6 @@ def test_a_key_that_no_bus_takes_is_the_callers_mistake(fake: FakeBus, bus: Bus)
     fake.send(ANSWER)
     with pytest.raises(PacketRefused, match="reserved"):
         bus.request("a/!/b", timeout_seconds=TIMEOUT_S)
-
-
-def test_the_dot_dialect_has_none(fake: FakeBus, connect: Connect) -> None:
-    with connect(fake.address, dialect="dot") as bus:
-        fake.accept()
-        with pytest.raises(ConfigurationError, match="control messages"):
-            bus.request("a")
 
 
 class TestAnswering:

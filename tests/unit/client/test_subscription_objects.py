@@ -34,16 +34,6 @@ def payloads(messages: Messages | Bus) -> list[bytes]:
     return [message.payload for message in messages.receive_many(timeout_seconds=60)]
 
 
-def test_each_gets_the_messages_that_match_its_patterns_once_and_in_order(
-    fake: FakeBus, bus: Bus
-) -> None:
-    with opened(fake, bus, "a/*") as some, opened(fake, bus, "a/", "a/1", "b") as all_:
-        fake.send(b"MSG a/1\x001", b"MSG b\x002", b"MSG a/2/x\x003", b"MSG a/3\x004")
-        assert payloads(all_) == [b"1", b"2", b"3", b"4"]
-        assert next(iter(some)) == Message(b"a/1", b"1")
-        assert some.receive(timeout_seconds=60) == Message(b"a/3", b"4")
-
-
 def test_the_connection_itself_gets_what_it_has_subscribed_to(fake: FakeBus, bus: Bus) -> None:
     bus.subscribe("own")
     bus.subscribe("former*")
@@ -114,12 +104,6 @@ def test_leaving_unsubscribes_and_what_still_comes_is_forgotten(fake: FakeBus, b
         assert payloads(kept) == [b"3"]
     assert fake.receive() == b"UNSUB keep"
     assert bus.statistics().messages == 0
-
-
-def test_a_refusal_is_raised_where_the_block_begins(fake: FakeBus, bus: Bus) -> None:
-    fake.send(b"CMSG !/error\0not-allowed no", ANSWER)
-    with pytest.raises(PacketRefused, match="not-allowed"), bus.subscription("a"):
-        raise AssertionError("the block does not begin")
 
 
 def test_a_refused_block_takes_no_subscription_of_another_one_away(fake: FakeBus, bus: Bus) -> None:
