@@ -195,12 +195,13 @@ def test_two_services_answer_and_one_is_enough() -> None:
     assert received == [b"0", b"1", b"2"]
 
 
-def test_a_joiner_asks_again_when_too_much_follows() -> None:
-    joining = joining_of(b"", messages_max=2)
+@pytest.mark.parametrize("bounds", [{"messages_max": 2}, {"bytes_max": 2_000}])
+def test_a_joiner_asks_again_when_too_much_follows(bounds: dict[str, Any]) -> None:
+    joining = joining_of(b"", **bounds)
     joining.feed(Message(joining.request_key, joining.request()))
     for _ in range(3):
         assert not joining.must_ask
-        joining.feed(Message(b"a", b""))
+        joining.feed(Message(b"a", bytes(1_000)))
     assert joining.must_ask
 
 
@@ -266,14 +267,6 @@ def test_answers_without_end_are_an_error(names: bytes) -> None:
         for number in range(100):
             name = names[number % len(names) :][:1]
             answer(joining, request, b"more %b %d 0\0\x90" % (name, number // len(names)))
-
-
-def test_what_follows_is_bounded_in_bytes() -> None:
-    joining, _ = asking(bytes_max=1_000)
-    joining.feed(Message(b"a", bytes(1_000)))
-    assert not joining.must_ask
-    joining.feed(Message(b"a", b""))
-    assert joining.must_ask
 
 
 @pytest.mark.parametrize("receipt_first", [False, True])
