@@ -48,7 +48,12 @@ def publish_for_ever(bus: Bus) -> None:
 class TestClosing:
     @pytest.mark.parametrize(
         "call",
-        [blocking.Connection.receive, blocking.Connection.receive_many, blocking.Connection.sync],
+        [
+            blocking.Connection.receive,
+            blocking.Connection.receive_many,
+            blocking.Connection.sync,
+            publish_for_ever,
+        ],
     )
     def test_ends_another_threads_wait_with_an_error(
         self, bus: Bus, call: Callable[[Bus], object]
@@ -59,13 +64,6 @@ class TestClosing:
         with pytest.raises(Disconnected, match="this program has closed"):
             waiting.join(TIMEOUT_S)
         assert bus.fileno() == -1
-
-    def test_ends_another_threads_wait_for_room(self, bus: Bus) -> None:
-        waiting = Task(lambda: publish_for_ever(bus))
-        wait_until(lambda: is_in_use(bus), "the other thread publishes")
-        bus.close()
-        with pytest.raises(Disconnected, match="this program has closed"):
-            waiting.join(TIMEOUT_S)
 
     def test_ends_another_threads_iteration(self, bus: Bus) -> None:
         waiting = Task(lambda: list(bus))

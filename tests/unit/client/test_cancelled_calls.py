@@ -1,34 +1,21 @@
 """A call that is cancelled while the bus holds the client back has done nothing."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import TypeAlias
 
 import anyio
 import anyio.lowlevel
 from anyio import wait_all_tasks_blocked
 from anyio.to_thread import run_sync
 
-import sbus
 from tests.support.event_loops import on_both_event_loops
-from tests.unit.client.fake_bus import ANSWER, GREETING, ORDER, WHOAMI, FakeBus
+from tests.unit.client.fake_bus import ANSWER, ORDER, WHOAMI, FakeBus
+from tests.unit.client.test_connection import TIMEOUT_S, Bus, connected
 
-TIMEOUT_S = 60.0
 FLOOD = b"MSG flood\0" + bytes(1_000)
 
-Client: TypeAlias = sbus.Connection[sbus.Message]
 
-
-@asynccontextmanager
-async def connected(fake: FakeBus) -> AsyncIterator[Client]:
-    with anyio.fail_after(TIMEOUT_S), fake.admitting():
-        async with sbus.connect(fake.address) as client:
-            assert fake.accept() == GREETING
-            yield client
-
-
-def hold_back(client: Client) -> None:
+def hold_back(client: Bus) -> None:
     """The client has no room to send until the bus reads."""
     with suppress(BlockingIOError):
         while True:
@@ -45,7 +32,7 @@ def make_room(fake: FakeBus) -> None:
     fake.client.settimeout(TIMEOUT_S)
 
 
-async def subscribe(client: Client, scope: anyio.CancelScope) -> None:
+async def subscribe(client: Bus, scope: anyio.CancelScope) -> None:
     with scope:
         await client.subscribe("x/")
         raise AssertionError("it was to be cancelled")
@@ -70,13 +57,13 @@ async def test_a_subscription_that_was_not_sent_receives_nothing(tmp_path: Path)
                 make_room(fake)
 
 
-async def first_request(client: Client, scope: anyio.CancelScope) -> None:
+async def first_request(client: Bus, scope: anyio.CancelScope) -> None:
     with scope:
         await client.request("q", "cancelled")
         raise AssertionError("it was to be cancelled")
 
 
-async def second_request(client: Client, answers: list[bytes]) -> None:
+async def second_request(client: Bus, answers: list[bytes]) -> None:
     answers.append(await client.request("q", "answered"))
 
 

@@ -125,49 +125,6 @@ class TestWaiting:
 
 class TestSeveralReaders:
     @on_both_event_loops
-    async def test_a_reply_reaches_its_task_whichever_task_reads_it(self, fake: FakeBus) -> None:
-        async with connected(fake) as bus:
-            seen: list[Message] = []
-
-            async def iterate() -> None:
-                async for message in bus:
-                    seen.append(message)
-
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(iterate)
-                await anyio.wait_all_tasks_blocked()
-                for round_number in range(3):
-                    async with anyio.create_task_group() as asking:
-                        asking.start_soon(bus.sync)
-                        asking.start_soon(bus.whoami)
-                        await anyio.wait_all_tasks_blocked()
-                        fake.send(b"MSG a\0%d" % round_number, ANSWER, ANSWER)
-                await anyio.wait_all_tasks_blocked()
-                assert seen == [Message(b"a", b"%d" % number) for number in range(3)]
-                tasks.cancel_scope.cancel()
-
-    @on_both_event_loops
-    async def test_a_message_reaches_the_receiving_task_when_another_task_reads_it(
-        self, fake: FakeBus
-    ) -> None:
-        async with connected(fake) as bus:
-            seen: list[Message] = []
-
-            async def receive() -> None:
-                seen.append(await bus.receive())
-
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(bus.sync)
-                await anyio.wait_all_tasks_blocked()
-                tasks.start_soon(receive)
-                await anyio.wait_all_tasks_blocked()
-                fake.send(b"MSG a\x001")
-                while not seen:
-                    await anyio.lowlevel.checkpoint()
-                assert seen == [Message(b"a", b"1")]
-                fake.send(ANSWER)
-
-    @on_both_event_loops
     async def test_when_the_reading_task_is_cancelled_another_one_goes_on(
         self, fake: FakeBus
     ) -> None:

@@ -73,11 +73,3 @@ class TestDot:
         for forged in (b"", b"1", _token(old), b"\0" * 32):
             barrier.replied(forged)
         assert not barrier.is_settled(ticket)
-
-    def test_abandoned_requests_leave_nothing_behind(self) -> None:
-        barrier = EchoBarrier(b".")
-        request = barrier.encode()
-        ticket = barrier.sent(request)
-        barrier.abandon(ticket)
-        barrier.replied(_token(request))
-        assert not barrier.is_settled(ticket)
