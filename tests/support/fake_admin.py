@@ -30,8 +30,6 @@ class FakeAdmin:
         self.address = f"{self.bus_address}.admin"
         self.answers = answers
         self.requests: list[dict[str, Any]] = []
-        self.hangs_up_after: set[str] = set()
-        """Verbs whose answer is the last of a connection."""
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(self.address)
         self._listener.listen(16)
@@ -69,8 +67,6 @@ class FakeAdmin:
                 return
             if answer is not None:
                 client.send(encoded(answer, number))
-            if verb in self.hangs_up_after:
-                return
 
 
 def encoded(answer: Answer, number: int) -> bytes:

@@ -184,37 +184,6 @@ def test_watch_prints_again_after_the_interval(
     assert errors == "sbusctl: the bus has ended or was upgraded, or has closed this connection\n"
 
 
-@pytest.mark.parametrize("by", ["client", "user", "worker"])
-def test_top_compares_two_looks(
-    by: str, admin: FakeAdmin, capfd: pytest.CaptureFixture[str]
-) -> None:
-    more = sample.activity(messages_in=2_111)
-    looks = iter(
-        [
-            CLIENTS,
-            ClientsResult(clients=[sample.client(1, activity=more)], next=None, unanswered=[]),
-        ]
-    )
-    admin.answers["clients"] = lambda _request: next(looks)
-    busier = WorkersResult([sample.worker(traffic=sample.traffic(messages_in=13_345))])
-    worker_looks = iter([ANSWERS["workers"], busier])
-    admin.answers["workers"] = lambda _request: next(worker_looks)
-    words = ("top", "--by", by, "--interval", "0.1", "--count", "1", "--json")
-    assert run("-a", admin.bus_address, *words) == 0
-    top = json.loads(capfd.readouterr().out)
-    (row,) = top["rows"]
-    assert (top["by"], top["sort"]) == (by, "in")
-    assert 0.1 <= top["seconds"] < 60
-    assert row["messages_in_per_second"] * top["seconds"] == pytest.approx(1_000)
-    assert row["delivered_per_second"] == 0
-
-
-def test_drain_waits_for_the_end(admin: FakeAdmin, capfd: pytest.CaptureFixture[str]) -> None:
-    admin.hangs_up_after.add("drain")
-    assert run("-a", admin.bus_address, "drain", "--wait") == 0
-    assert capfd.readouterr().out == "3 clients left\n"
-
-
 # -- what goes wrong -------------------------------------------------------------------------------
 def one_line(capfd: pytest.CaptureFixture[str]) -> str:
     output, errors = capfd.readouterr()

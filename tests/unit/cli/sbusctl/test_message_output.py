@@ -13,13 +13,12 @@ from sbus.cli.sbusctl.message_output import (
     LOSSES_SECONDS,
     Losses,
     json_line,
-    loss_line,
     raw_line,
     style_of,
     text_line,
     text_lines,
 )
-from sbus.client.message_queue import Lost, NotKept, Reconnected
+from sbus.client.message_queue import Lost, NotKept
 from sbus.errors import ConfigurationError
 from sbus.protocol.packets import Message, Sender
 from sbus.protocol.text import to_text
@@ -63,12 +62,6 @@ def test_a_json_line_holds_exactly_the_bytes(key: bytes, payload: bytes) -> None
             assert base64.b64decode(decoded[f"{name}_base64"], validate=True) == value
             with pytest.raises(UnicodeDecodeError):
                 value.decode()
-
-
-def test_a_loss_is_an_object_in_json() -> None:
-    assert json.loads(loss_line(Lost(5))) == {"lost": 5}
-    assert json.loads(loss_line(Lost(None))) == {"lost": None}
-    assert json.loads(loss_line(Reconnected(None, "why"))) == {"lost": None, "reconnected": "why"}
 
 
 AT = datetime(2026, 11, 22, 9, 8, 7, 65_400).timestamp()
