@@ -14,10 +14,6 @@ from sbus.limits import Limits
 FIELDS = msgspec.structs.fields(Limits)
 
 
-def test_without_assignments_the_defaults_stay() -> None:
-    assert parse_limits([], Limits()) == Limits()
-
-
 @pytest.mark.parametrize("field", FIELDS, ids=lambda field: str(field.name))
 def test_every_limit_can_be_set_alone(field: msgspec.structs.FieldInfo) -> None:
     more = field.default + 1
@@ -29,11 +25,6 @@ def test_every_limit_can_be_set_alone(field: msgspec.structs.FieldInfo) -> None:
 def test_of_several_values_of_a_limit_the_last_holds() -> None:
     limits = parse_limits(["key_bytes_max=1", "packet_bytes_max=7", "key_bytes_max=2"], Limits())
     assert (limits.key_bytes_max, limits.packet_bytes_max) == (2, 7)
-
-
-def test_assignments_override_the_limits_beneath() -> None:
-    beneath = Limits(key_bytes_max=10, packet_bytes_max=20)
-    assert parse_limits(["key_bytes_max=4096"], beneath) == Limits(packet_bytes_max=20)
 
 
 @pytest.mark.parametrize(

@@ -70,18 +70,6 @@ def test_wide_characters_take_two_cells() -> None:
     assert shorten("漢字漢字", 6) == "漢字…"
 
 
-def test_markup_in_a_cell_is_text() -> None:
-    (_, line) = layout(COLUMNS, [["[bold]1[/bold]", Cell("[red]", "yellow"), ":smile:"]], 80)
-    assert line.plain.split() == ["[bold]1[/bold]", "[red]", ":smile:"]
-    assert [str(span.style) for span in line.spans] == ["yellow"]
-
-
-def test_what_is_not_printable_is_escaped() -> None:
-    (_, line) = plain(COLUMNS, [["\x1b[2J", "\u202eexe.gpj", "a\nb\x9b"]], None)
-    assert line.split() == ["\\x1b[2J", "\\u202eexe.gpj", "a\\nb\\x9b"]
-    assert text("\r\x07").plain == "\\r\\x07"
-
-
 def test_a_sentence_is_wrapped_between_words() -> None:
     assert [line.plain for line in paragraph("one two three", 8)] == ["one two", "three"]
     assert [line.plain for line in paragraph("one two three", None)] == ["one two three"]
