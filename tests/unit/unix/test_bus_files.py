@@ -23,33 +23,6 @@ def files_of(path: Path, **options: bool) -> BusFiles:
     return BusFiles([OwnedPath.claim(str(path))], os.open(path, os.O_WRONLY), **options)
 
 
-def test_a_bus_removes_its_files(pidfile: Path) -> None:
-    files = files_of(pidfile)
-    files.remove()
-    files.remove()
-    files.close()
-    assert not pidfile.exists()
-
-
-def test_what_was_handed_over_stays(pidfile: Path) -> None:
-    files = files_of(pidfile)
-    files.hand_over()
-    files.remove()
-    files.close()
-    assert pidfile.read_text() == "1234567\n"
-
-
-def test_they_belong_to_another_bus_when_that_takes_over(pidfile: Path) -> None:
-    files = files_of(pidfile, is_ours=False)
-    files.remove()
-    assert pidfile.exists()
-    assert files.take_over() == ""
-    assert pidfile.read_text() == f"{os.getpid()}\n"
-    files.remove()
-    files.close()
-    assert not pidfile.exists()
-
-
 def test_a_pidfile_that_cannot_be_written_is_empty(pidfile: Path) -> None:
     files = files_of(pidfile, is_ours=False)
     with file_size_limit(0):
