@@ -2,9 +2,6 @@
 
 import fcntl
 import os
-import select
-import signal
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -20,11 +17,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "pid"
 
 
-def process_with(path: Path) -> AbstractContextManager[int]:
-    """A process that has this pidfile."""
-    return child_that(lambda: Pidfile(str(path)))
-
-
 def test_it_holds_the_process_id_until_it_is_removed(path: Path) -> None:
     pidfile = Pidfile(str(path))
     assert path.read_text() == f"{os.getpid()}\n"
@@ -32,13 +24,6 @@ def test_it_holds_the_process_id_until_it_is_removed(path: Path) -> None:
     assert os.listdir(path.parent) == ["pid"]
     pidfile.remove()
     assert os.listdir(path.parent) == []
-
-
-def test_one_of_a_process_that_runs_is_in_use(path: Path) -> None:
-    with process_with(path) as pid:
-        with pytest.raises(ConfigurationError, match=rf"/pid is in use by process {pid}: "):
-            Pidfile(str(path))
-        assert path.read_text() == f"{pid}\n"
 
 
 @pytest.mark.parametrize("content", ["", "1\n", "4711\n"])
@@ -64,33 +49,6 @@ def test_of_several_at_once_one_has_it(path: Path, is_left: bool) -> None:
                 Pidfile(str(path))
         assert os.listdir(path.parent) == ["pid"]
         path.unlink()
-
-
-def test_it_is_in_use_while_any_process_has_it_open(path: Path) -> None:
-    """Another bus takes it over before the process ends that made it."""
-    read_fd, write_fd = os.pipe()
-
-    def have_a_child() -> None:
-        pidfile = Pidfile(str(path))
-        child = os.fork()
-        if child:
-            os.close(pidfile.fd)
-            os.write(write_fd, b"%d" % child)
-        else:
-            signal.pause()
-
-    with child_that(have_a_child):
-        child = int(os.read(read_fd, 10))
-    pidfd = os.pidfd_open(child)
-    try:
-        with pytest.raises(ConfigurationError, match="in use"):
-            Pidfile(str(path))
-    finally:
-        os.kill(child, signal.SIGKILL)
-        assert select.select([pidfd], [], [], 10)[0]
-        for fd in (pidfd, read_fd, write_fd):
-            os.close(fd)
-    Pidfile(str(path)).remove()
 
 
 @pytest.mark.parametrize("content", ["precious", "12 13\n", "12345678901\n", "1\n2\n", "-1\n"])
