@@ -56,18 +56,6 @@ def test_the_same_file_is_read_again_from_another_directory(
     assert (again.workers, again.limits.key_bytes_max) == (2, 101)
 
 
-@pytest.mark.parametrize("has_file", [False, True])
-def test_a_plan_is_written_as_a_file_with_the_same_meaning(
-    file: Path, tmp_path: Path, has_file: bool
-) -> None:
-    plan = CommandLine({"group": True}, (), str(file) if has_file else None).plan()
-    written = tmp_path / "written.toml"
-    written.write_text(plan.format())
-    again = CommandLine({}, (), str(written)).plan()
-    assert {**again.options, "users": ()} == plan.options
-    assert again.configuration(is_abstract=False) == plan.configuration(is_abstract=False)
-
-
 def test_a_file_is_read_in_the_dialect_of_the_command_line(file: Path) -> None:
     file.write_text('[[rules]]\ndeny = ["publish"]\nkeys = ["a/!/*.b"]')
     CommandLine({"dialect": "dot"}, (), str(file)).plan()
