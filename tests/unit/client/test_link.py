@@ -104,11 +104,6 @@ class TestConnecting:
         assert "\n" not in text
         return text
 
-    def test_to_nothing_asks_whether_the_bus_runs(self, tmp_path: Path) -> None:
-        text = self.failure(tmp_path / "none")
-        assert "No such file or directory" in text
-        assert "is sbusd running" in text
-
     def test_to_what_a_dead_bus_left_asks_the_same(self, tmp_path: Path) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
             dead.bind(str(tmp_path / "dead"))

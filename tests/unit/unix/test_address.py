@@ -86,15 +86,8 @@ def test_sockaddr_of_an_abstract_address_is_the_whole_name() -> None:
     assert parse_address(ABSTRACT + "/0061").sockaddr() == b"\0a" + bytes(106)
 
 
-def test_drawn_addresses_are_abstract_full_and_different() -> None:
-    drawn = [RandomAbstractAddress().draw() for _ in range(100)]
-    assert len({address.name for address in drawn}) == 100
-    for address in drawn:
-        assert len(address.name) == 108
-        assert address.name[0] == 0
-        digits = address.format().removeprefix(ABSTRACT + "/")
-        assert len(digits) == 216
-        assert set(digits) <= set("0123456789abcdef")
+def test_drawn_addresses_are_different() -> None:
+    assert len({RandomAbstractAddress().draw().name for _ in range(100)}) == 100
 
 
 @pytest.mark.parametrize("text", ["/dev/fd/3", ABSTRACT])

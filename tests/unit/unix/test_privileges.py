@@ -3,13 +3,13 @@
 import ctypes
 import os
 import resource
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from sbus.unix.privileges import CAP_DAC_OVERRIDE, confine
 from sbus.unix.users import Identity
+from tests.support.children import child_that
 from tests.support.users import STRANGER, needs_root
 
 PR_GET_DUMPABLE = 3
@@ -24,19 +24,6 @@ def capabilities() -> list[int]:
     return [int(status()[f"Cap{which}"], 16) for which in ("Prm", "Eff", "Inh", "Amb")]
 
 
-def check_in_child(check: Callable[[], None]) -> None:
-    """Have a child do what cannot be undone."""
-    child = os.fork()
-    if child == 0:
-        result = 1
-        try:
-            check()
-            result = 0
-        finally:
-            os._exit(result)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
 @pytest.mark.parametrize("is_dumpable", [False, True])
 def test_an_ordinary_user_s_process_gets_no_rights_and_is_not_looked_into(
     is_dumpable: bool,
@@ -49,19 +36,8 @@ def test_an_ordinary_user_s_process_gets_no_rights_and_is_not_looked_into(
         assert is_dumpable or resource.getrlimit(resource.RLIMIT_CORE) == (0, 0)
         confine(None)
 
-    check_in_child(check)
-
-
-@needs_root
-def test_root_s_process_keeps_what_it_asks_for_and_no_more() -> None:
-    def check() -> None:
-        confine(None, {CAP_DAC_OVERRIDE})
-        assert capabilities() == [2, 2, 0, 0]
-        assert int(status()["CapBnd"], 16) == 0
-        with pytest.raises(PermissionError):
-            os.setuid(STRANGER)
-
-    check_in_child(check)
+    with child_that(check):
+        pass
 
 
 @needs_root
@@ -73,4 +49,5 @@ def test_another_user_s_process_has_only_that_user_s_ids() -> None:
         assert set(os.getgroups()) == {STRANGER - 2, STRANGER - 3}
         assert capabilities() == [0, 0, 0, 0]
 
-    check_in_child(check)
+    with child_that(check):
+        pass
