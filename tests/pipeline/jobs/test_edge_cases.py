@@ -111,6 +111,7 @@ def test_results_equal_the_oracles_for_any_messages(
             *("start", "prefix", "messages", "bytes", "publishers"),
         )
         assert keyed(found, 2) == oracles.traffic(rows, 2, 4 * SECOND_US)
+        assert [row[0] for row in found] == sorted(row[0] for row in found)
         found = answer(
             hot_keys(messages, top=3, by="bytes"),
             *("key", "messages", "bytes", "publishers", "first", "last"),
@@ -123,6 +124,7 @@ def test_results_equal_the_oracles_for_any_messages(
             *("recipients_max", "unheard", "unknown"),
         )
         assert {row[0]: row[1:] for row in found} == oracles.deliveries(rows, 2)
+        assert [row[2] for row in found] == sorted((row[2] for row in found), reverse=True)
         assert answer(gaps(messages), *GAP_COLUMNS) == oracles.gaps(rows)
         found = answer(losses(messages, window_seconds=4), *LOSS_COLUMNS)
         assert keyed(found, 3) == oracles.losses(rows, 4 * SECOND_US)

@@ -7,13 +7,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from sbus.pipeline.jobs.clients import slow_consumers, users
-from sbus.pipeline.jobs.gaps import gaps, losses
+from sbus.pipeline.jobs.gaps import losses
 from sbus.pipeline.jobs.latency import broker_latency, latency
 from sbus.pipeline.jobs.replay import replay
 from sbus.pipeline.report.facts import joined_losses
 from sbus.pipeline.store.schemas import CLIENTS, EVENTS
 from tests.pipeline.jobs import oracles
-from tests.support.job_results import GAP_COLUMNS, LOSS_COLUMNS, answer, keyed
+from tests.support.job_results import LOSS_COLUMNS, answer, keyed
 from tests.support.job_rows import SECOND_US, Rows, frame, table, twice_recorded
 
 
@@ -31,12 +31,6 @@ def twice(spark: SparkSession) -> Twice:
     messages = frame(spark, rows.messages)
     others = frame(spark, rows.clients, CLIENTS), frame(spark, rows.events, EVENTS)
     return Twice(rows, oracles.rows(table(rows.messages)), messages, *others)
-
-
-def test_gaps_are_in_the_order_of_each_recording(twice: Twice) -> None:
-    expected = oracles.gaps(twice.read)
-    assert len(expected) == 10
-    assert answer(gaps(twice.messages), *GAP_COLUMNS) == expected
 
 
 def test_a_loss_begins_with_the_row_before_it_in_its_own_recording(twice: Twice) -> None:
