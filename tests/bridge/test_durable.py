@@ -4,8 +4,7 @@ import asyncio
 import json
 import random
 import signal
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,74 +18,17 @@ from sbus.bridge.nats_link import NatsLink
 from sbus.bridge.progress import Progress
 from sbus.client.blocking import Connection
 from sbus.unix.notify import Notifier
-from tests.support.accounts import PATTERNS, Account
-from tests.support.bridges import (
-    NatsServer,
-    RunningBridge,
-    nats_server,
-    needs_nats,
-    running_bridge,
-    wait_until,
-)
-from tests.support.bus import Bus, running_bus
+from tests.bridge.exporting_pair import CONFIG, DURABLE, ExportingPair, exporting_pair
+from tests.support.accounts import Account
+from tests.support.bridges import nats_server, needs_nats, wait_until
 
 pytestmark = needs_nats
 
-CONFIG = """
-[bridge]
-origin = "{name}"
-state = "."
-[channels.all]
-patterns = ["all/"]
-[channels.all.durable]
-[links.office]
-servers = ["{url}"]
-{way} = ["all"]
-"""
 
-
-class Pair:
-    """Bus `a` exports to bus `b`."""
-
-    def __init__(self, directory: Path, stack: ExitStack, max_payload: int, begin: str) -> None:
-        config = directory / "server.conf"
-        config.write_text(
-            f'max_payload: {max_payload}, jetstream {{ store_dir: "{directory}/jetstream" }}'
-        )
-        self.server: NatsServer = stack.enter_context(nats_server(directory, "-c", str(config)))
-        self.buses: dict[str, Bus] = {}
-        self.bridges: dict[str, RunningBridge] = {}
-        self._directory = directory
-        self._stack = stack
-        for name in "ab":
-            (directory / name).mkdir()
-            self.buses[name] = stack.enter_context(running_bus(directory / name))
-        for name in begin:
-            self.start(name)
-        if "a" in begin:
-            self.bridges["a"].wait_reading()
-            self.bridges["b"].wait_importing()
-
-    def start(self, name: str) -> None:
-        way = "export" if name == "a" else "import"
-        config = CONFIG.format(name=name, url=self.server.url, way=way)
-        self.bridges[name] = self._stack.enter_context(
-            running_bridge(self.buses[name], self._directory / name, config)
-        )
-
-    def kill(self, name: str) -> None:
-        self.bridges[name].process.kill()
-        self.bridges[name].process.wait()
-
-    def publish(self, first: int, last: int) -> None:
-        with sbus.blocking.connect(self.buses["a"].address) as bus:
-            bus.publish_many("all/a", (str(number) for number in range(first, last + 1)))
-            bus.sync()
-
-    def remove_all(self, count: int) -> None:
-        """Remove everything from the stream when so many messages were sent."""
-        wait_until(lambda: self.bridges["a"].status()["durable"][0]["sent"] == count)
-        asyncio.run(purge(self.server.url))
+def remove_all(scene: ExportingPair, count: int) -> None:
+    """Remove everything from the stream when so many messages were sent."""
+    wait_until(lambda: scene.bridges["a"].status()["durable"][0]["sent"] == count)
+    asyncio.run(purge(scene.server.url))
 
 
 async def purge(url: str) -> None:
@@ -101,14 +43,8 @@ async def delete(url: str) -> None:
     await client.close()
 
 
-@contextmanager
-def pair(directory: Path, *, max_payload: int = 1_048_576, begin: str = "ab") -> Iterator[Pair]:
-    with ExitStack() as stack:
-        yield Pair(directory, stack, max_payload, begin)
-
-
 def test_everything_comes_once_also_after_the_death_of_the_server(tmp_path: Path) -> None:
-    with pair(tmp_path) as scene:
+    with exporting_pair(tmp_path) as scene:
         account = Account(scene.buses["b"].address)
         scene.publish(1, 200)
         account.read_until({"a": 200})
@@ -122,7 +58,7 @@ def test_everything_comes_once_also_after_the_death_of_the_server(tmp_path: Path
 
 
 def test_the_death_of_an_importing_bridge_costs_at_most_one_message_twice(tmp_path: Path) -> None:
-    with pair(tmp_path) as scene, subscribed(scene.buses["b"]) as bus:
+    with exporting_pair(tmp_path) as scene, scene.subscribed() as bus:
         numbers: list[int] = []
         last = 0
         for round_ in range(3):
@@ -142,7 +78,7 @@ def test_the_death_of_an_importing_bridge_costs_at_most_one_message_twice(tmp_pa
 
 
 def test_what_an_exporting_bridge_did_not_read_is_told_as_a_gap(tmp_path: Path) -> None:
-    with pair(tmp_path) as scene, subscribed(scene.buses["b"]) as bus:
+    with exporting_pair(tmp_path) as scene, scene.subscribed() as bus:
         scene.server.signal(signal.SIGSTOP)
         scene.publish(1, 100)
         wait_until(lambda: scene.bridges["a"].status()["channels"][0]["exported"] == 100)
@@ -160,13 +96,13 @@ def test_what_an_exporting_bridge_did_not_read_is_told_as_a_gap(tmp_path: Path) 
 def test_what_was_removed_before_it_was_imported_is_told_although_nothing_comes_after_it(
     tmp_path: Path,
 ) -> None:
-    with pair(tmp_path) as scene, subscribed(scene.buses["b"]) as bus:
+    with exporting_pair(tmp_path) as scene, scene.subscribed() as bus:
         scene.publish(1, 1)
         assert bus.receive(timeout_seconds=20).payload == b"1"
         wait_until(lambda: Progress(tmp_path / "b" / "all.progress").next_in_stream == 2)
         scene.kill("b")
         scene.publish(2, 100)
-        scene.remove_all(100)
+        remove_all(scene, 100)
         scene.start("b")
         gap = json.loads(bus.receive(timeout_seconds=30).payload)
         assert (gap["origin"], gap["first"], gap["count"]) == ("a", 2, 99)
@@ -188,7 +124,7 @@ def test_a_link_ends_although_the_nats_client_swallows_that(tmp_path: Path) -> N
             await nothing.next_msg(timeout=None)
 
     async def scene(url: str) -> None:
-        config = CONFIG.format(name="a", url=url, way="export")
+        config = CONFIG.format(name="a", url=url, way="export", durable=DURABLE)
         plan = parse_configuration(config.encode(), "bus", str(tmp_path))
         bridge = Bridge(plan, lambda _: None, Notifier())
         (link,) = bridge.links
@@ -206,7 +142,7 @@ def test_a_link_ends_although_the_nats_client_swallows_that(tmp_path: Path) -> N
 
 
 def test_a_stream_that_was_deleted_is_made_anew_and_read(tmp_path: Path) -> None:
-    with pair(tmp_path) as scene, subscribed(scene.buses["b"]) as bus:
+    with exporting_pair(tmp_path) as scene, scene.subscribed() as bus:
         scene.publish(1, 5)
         got = [bus.receive(timeout_seconds=20).payload for _ in range(5)]
         asyncio.run(delete(scene.server.url))
@@ -215,24 +151,8 @@ def test_a_stream_that_was_deleted_is_made_anew_and_read(tmp_path: Path) -> None
         assert got == [b"%d" % number for number in range(1, 8)]
 
 
-def test_what_was_removed_of_an_origin_that_was_never_heard_is_told(tmp_path: Path) -> None:
-    with pair(tmp_path, begin="b") as scene, subscribed(scene.buses["b"]) as bus:
-        progress = tmp_path / "b" / "all.progress"
-        wait_until(lambda: progress.exists() and Progress(progress).next_in_stream)
-        scene.kill("b")
-        scene.start("a")
-        scene.bridges["a"].wait_reading()
-        scene.publish(1, 100)
-        scene.remove_all(100)
-        scene.start("b")
-        gap = json.loads(bus.receive(timeout_seconds=30).payload)
-        assert (gap["origin"], gap["count"]) == ("a", None)
-        scene.publish(101, 101)
-        assert bus.receive(timeout_seconds=20).payload == b"101"
-
-
 def test_what_no_server_takes_is_a_gap_and_holds_up_nothing(tmp_path: Path) -> None:
-    with pair(tmp_path, max_payload=10_000) as scene, subscribed(scene.buses["b"]) as bus:
+    with exporting_pair(tmp_path, max_payload=10_000) as scene, scene.subscribed() as bus:
         scene.publish(1, 1)
         assert bus.receive(timeout_seconds=20).payload == b"1"
         with sbus.blocking.connect(scene.buses["a"].address) as client:
@@ -244,15 +164,6 @@ def test_what_no_server_takes_is_a_gap_and_holds_up_nothing(tmp_path: Path) -> N
         assert (gap["first"], gap["count"]) == (2, 2)
         assert bus.receive(timeout_seconds=20).payload == b"4"
         assert scene.bridges["a"].status()["durable"][0]["given_up"] == {"all/": 2}
-
-
-@contextmanager
-def subscribed(bus: Bus) -> Iterator[Connection[sbus.Message]]:
-    with sbus.blocking.connect(bus.address) as client:
-        for pattern in PATTERNS:
-            client.subscribe(pattern)
-        client.sync()
-        yield client
 
 
 def read(bus: Connection[sbus.Message]) -> list[int]:

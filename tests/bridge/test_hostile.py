@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sbus.bridge.exchange import ORIGINS_MAX
-from tests.bridge.test_durable import pair as durable_pair
+from tests.bridge.exporting_pair import exporting_pair
 from tests.bridge.test_live import joined
 from tests.support.accounts import Account
 from tests.support.bridges import needs_nats, send, wait_until
@@ -107,7 +107,7 @@ def test_messages_that_are_not_utf8_do_not_end_the_connection(tmp_path: Path) ->
 
 
 def test_messages_that_are_not_utf8_do_not_hold_up_a_stream(tmp_path: Path) -> None:
-    with durable_pair(tmp_path) as scene:
+    with exporting_pair(tmp_path) as scene:
         account = Account(scene.buses["b"].address)
         publish_raw(scene.server.port, b"sbus.d.all.x.all")
         scene.publish(1, 20)

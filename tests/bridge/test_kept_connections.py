@@ -3,64 +3,28 @@ durable channel, everything crosses once."""
 
 import random
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
-import sbus
+from tests.bridge.exporting_pair import exporting_pair
 from tests.support.accounts import Account
-from tests.support.bridges import BridgeOfBus, nats_server, needs_nats, service_of_bridge
-from tests.support.bus import Bus, running_bus
-from tests.support.kept_service import KeptService
+from tests.support.bridges import BridgeOfBus, needs_nats, service_of_bridge
 
 pytestmark = needs_nats
 
-CONFIG = """
-[bridge]
-origin = "{name}"
-state = "."
-[channels.all]
-patterns = ["all/"]
-[channels.all.durable]
-[links.office]
-servers = ["{url}"]
-{way} = ["all"]
-"""
 ROUND_MESSAGES = 1_500
 
 
-class Scene:
-    """Bus `a` exports to bus `b`, each with a bridge that is a service."""
-
-    def __init__(self, directory: Path, stack: ExitStack) -> None:
-        server = stack.enter_context(nats_server(directory, "-js", "-sd", str(directory / "js")))
-        self.buses: dict[str, Bus] = {}
-        self.bridges: dict[str, KeptService] = {}
-        for name, way in (("b", "import"), ("a", "export")):
-            place = directory / name
-            place.mkdir()
-            self.buses[name] = stack.enter_context(running_bus(place))
-            config = CONFIG.format(name=name, way=way, url=server.url)
-            bridge = service_of_bridge(self.buses[name].address, place, config)
-            self.bridges[name] = stack.enter_context(bridge)
-        BridgeOfBus(address=self.buses["a"].address).wait_reading()
-        BridgeOfBus(address=self.buses["b"].address).wait_importing()
-
-    def publish(self, first: int, last: int) -> None:
-        with sbus.blocking.connect(self.buses["a"].address) as bus:
-            for number in range(first, last + 1):
-                bus.publish("all/a", str(number))
-            bus.sync()
-
-
-@contextmanager
-def running_scene(directory: Path) -> Iterator[Scene]:
-    with ExitStack() as stack:
-        yield Scene(directory, stack)
-
-
 def test_everything_crosses_once(tmp_path: Path) -> None:
-    with running_scene(tmp_path) as scene:
+    with exporting_pair(tmp_path, begins=False) as scene, ExitStack() as stack:
+        bridges = {
+            name: stack.enter_context(
+                service_of_bridge(bus.address, scene.place(name), scene.config(name))
+            )
+            for name, bus in scene.buses.items()
+        }
+        BridgeOfBus(address=scene.buses["a"].address).wait_reading()
+        BridgeOfBus(address=scene.buses["b"].address).wait_importing()
         account = Account(scene.buses["b"].address)
         dice, sent = random.Random(1), 0
         for killed in "ab":
@@ -68,9 +32,9 @@ def test_everything_crosses_once(tmp_path: Path) -> None:
             publisher = threading.Thread(target=scene.publish, args=numbers)
             publisher.start()
             account.read_until({"a": sent + dice.randrange(1, ROUND_MESSAGES)}, at_least=True)
-            scene.bridges[killed].kill()
+            bridges[killed].kill()
             publisher.join()
-            scene.bridges[killed].start()
+            bridges[killed].start()
             sent += ROUND_MESSAGES
         account.read_until({"a": sent})
         assert not any(account.admitted.values())
