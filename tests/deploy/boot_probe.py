@@ -52,9 +52,7 @@ def may_publish(uid: int) -> bool:
 def rights() -> dict[str, Any]:
     connecting = {uid: may_connect(uid) for uid in (LATER, FRIEND, STRANGER, LOCAL)}
     publishing = {uid: may_publish(uid) for uid in connecting if connecting[uid]}
-    with Admin(f"{BUS}.admin") as admin:
-        missing = admin.ask("stats")["missing_names"]
-    return {"connect": connecting, "publish": publishing, "missing": missing}
+    return {"connect": connecting, "publish": publishing, "missing": missing()}
 
 
 def add_users(*users: tuple[str, int]) -> None:
