@@ -73,24 +73,11 @@ def test_begins_behind_the_first_heartbeat_it_hears() -> None:
     assert ledger.feed("a", E1, 9, "z", NOW) == [Gap(E1, 8, 1), "z"]
 
 
-def test_a_heartbeat_finds_a_loss_at_the_end() -> None:
-    ledger: Ledger[str] = Ledger(E1)
-    assert ledger.heartbeat("a", E1, 3, NOW) == [Gap(E1, 1, 3)]
-
-
 def test_a_message_by_two_ways_is_delivered_once() -> None:
     ledger: Ledger[str] = Ledger(E1)
     assert ledger.feed("a", E1, 1, "x", NOW) == ["x"]
     assert ledger.feed("b", E1, 1, "x", NOW) == []
     assert ledger.counts.duplicates == 1
-
-
-def test_waits_for_a_way_that_may_still_bring_it() -> None:
-    ledger: Ledger[str] = Ledger(E1)
-    ledger.heartbeat("b", E1, 0, NOW)
-    assert ledger.feed("a", E1, 2, "y", NOW) == []
-    assert ledger.held == 1
-    assert ledger.feed("b", E1, 1, "x", NOW) == ["x", "y"]
 
 
 def test_does_not_wait_for_a_silent_way() -> None:
