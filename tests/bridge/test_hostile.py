@@ -5,8 +5,6 @@ import socket
 from contextlib import ExitStack
 from pathlib import Path
 
-import pytest
-
 from sbus.bridge.exchange import ORIGINS_MAX
 from tests.bridge.exporting_pair import exporting_pair
 from tests.bridge.test_live import joined
@@ -27,26 +25,23 @@ NOTE = {
 }
 
 
-@pytest.mark.parametrize(
-    "note",
-    [
-        b'{"a":' * 10_000,
-        json.dumps(NOTE | {"number": -1}).encode(),
-        json.dumps(NOTE | {"origin": "c x"}).encode(),
-    ],
-    ids=["deep", "negative", "origin"],
-)
-def test_a_note_that_no_bridge_writes_is_dropped_with_its_message(
-    tmp_path: Path, note: bytes
-) -> None:
+BAD_NOTES = [
+    b'{"a":' * 10_000,
+    json.dumps(NOTE | {"number": -1}).encode(),
+    json.dumps(NOTE | {"origin": "c x"}).encode(),
+]
+
+
+def test_a_note_that_no_bridge_writes_is_dropped_with_its_message(tmp_path: Path) -> None:
     with joined(tmp_path) as pair, pair.b.connect() as there, pair.a.connect() as here:
         send(there, b"SUB lamps/")
         with pair.a.connect() as liar:
             liar.send(b"CMSG !/join\0bridge:liar")
             assert liar.receive() == b"CMSG !/join\0bridge:liar"
-            send(liar, b"MSG bridge/from/lamps\0" + note, b"MSG lamps/1\0forged")
-        send(here, b"MSG lamps/2\0true")
-        assert there.receive() == b"MSG lamps/2\0true"
+            for note in BAD_NOTES:
+                send(liar, b"MSG bridge/from/lamps\0" + note, b"MSG lamps/1\0forged")
+                send(here, b"MSG lamps/2\0true")
+                assert there.receive() == b"MSG lamps/2\0true"
         assert pair.bridge_a.status()["origins"][0]["origin"] == "b"
 
 

@@ -18,9 +18,9 @@ export = ["lamps"]
 """
 
 
-@pytest.fixture
-def bus(tmp_path: Path) -> Iterator[Bus]:
-    with running_bus(tmp_path) as bus:
+@pytest.fixture(scope="module")
+def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
+    with running_bus(tmp_path_factory.mktemp("bus")) as bus:
         yield bus
 
 
@@ -57,11 +57,10 @@ def test_tells_the_service_manager_without_waiting_for_nats(bus: Bus, tmp_path: 
         assert manager.next_but_watchdog()["STOPPING"] == "1"
 
 
-def test_without_a_bus_it_fails_with_one_line(tmp_path: Path) -> None:
-    with running_bus(tmp_path) as bus:
-        file = tmp_path / "bridge.toml"
-        file.write_text(CONFIG + f'[bridge]\naddress = "{tmp_path}/none"\n')
-        done = bus.sbusctl("bridge", "--config", str(file))
-        assert done.returncode == 1
-        assert done.stderr.decode().startswith(f"sbusctl: cannot connect to {tmp_path}/none: ")
-        assert done.stderr.count(b"\n") == 1
+def test_without_a_bus_it_fails_with_one_line(bus: Bus, tmp_path: Path) -> None:
+    file = tmp_path / "bridge.toml"
+    file.write_text(CONFIG + f'[bridge]\naddress = "{tmp_path}/none"\n')
+    done = bus.sbusctl("bridge", "--config", str(file))
+    assert done.returncode == 1
+    assert done.stderr.decode().startswith(f"sbusctl: cannot connect to {tmp_path}/none: ")
+    assert done.stderr.count(b"\n") == 1
