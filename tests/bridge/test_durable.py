@@ -61,7 +61,7 @@ def test_the_death_of_an_importing_bridge_costs_at_most_one_message_twice(tmp_pa
     with exporting_pair(tmp_path) as scene, scene.subscribed() as bus:
         numbers: list[int] = []
         last = 0
-        for round_ in range(3):
+        for round_ in range(2):
             scene.publish(last + 1, last + 2_000)
             last += 2_000
             stop_at = last - random.Random(round_).randrange(1_990)
