@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -102,15 +103,20 @@ def make_certificate(directory: Path, name: str) -> None:
     subprocess.run(["openssl", *words.split()], cwd=directory, check=True, capture_output=True)
 
 
-@pytest.mark.parametrize("field", ["nkey", "credentials", "ca", "certificate"])
-def test_a_file_that_is_none_of_its_kind(tmp_path: Path, field: str) -> None:
+def test_a_file_that_is_none_of_its_kind(tmp_path: Path) -> None:
+    """Of a link for each of them."""
     (tmp_path / "junk").write_text("junk\n")
-    more = f'{field} = "{tmp_path}/junk"'
-    if field == "certificate":
-        more += f'\nkey = "{tmp_path}/junk"'
-    with nats_server(tmp_path) as server, bridge_at(tmp_path, server.url, more=more) as bridge:
-        wait_for(bridge, "link office is")
-        assert bridge.process.poll() is None
+    fields = ["nkey", "credentials", "ca", "certificate"]
+    with nats_server(tmp_path) as server:
+        more = ""
+        for field in fields:
+            more += f'[links.{field}]\nservers = ["{server.url}"]\nexport = ["lamps"]\n'
+            more += f'prefix = "{field}"\n{field} = "{tmp_path}/junk"\n'
+        more += f'key = "{tmp_path}/junk"\n'  # of the certificate
+        with bridge_at(tmp_path, server.url, more=more) as bridge:
+            for field in fields:
+                wait_for(bridge, f"link {field} is")
+            assert bridge.process.poll() is None
 
 
 def test_two_bridges_with_one_state_directory(tmp_path: Path) -> None:
@@ -140,53 +146,67 @@ def test_two_buses_with_one_origin(tmp_path: Path) -> None:
             wait_for(bridge, "another bridge has the origin a of this one")
 
 
-def test_two_other_buses_with_one_origin(tmp_path: Path) -> None:
-    with nats_server(tmp_path) as server, bridge_at(tmp_path, server.url) as bridge:
-        bridge.wait_up()
-        for epoch in (b"ab", b"cd", b"ab"):
-            publish(server, b"sbus.m.lamps.b.lamps.1", b"1 %b 1 b = = =" % epoch)
-        wait_for(bridge, "two bridges have the origin b")
+class Linked(NamedTuple):
+    """For tests that each invent other origins."""
+
+    server: NatsServer
+    bridge: RunningBridge
+
+    def bad(self) -> int:
+        return int(self.bridge.status()["links"][0]["bad"])
 
 
-def test_invented_peers_take_little_memory(tmp_path: Path) -> None:
-    with nats_server(tmp_path) as server, bridge_at(tmp_path, server.url) as bridge:
+@pytest.fixture(scope="module")
+def linked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Linked]:
+    directory = tmp_path_factory.mktemp("linked")
+    with nats_server(directory) as server, bridge_at(directory, server.url) as bridge:
         bridge.wait_up()
-        with socket.create_connection(("127.0.0.1", server.port)) as sock:
-            hello = b'{"origin": "%d", "host": "h", "version": ""}'
-            hellos = [hello % number for number in range(2_000)]
-            hellos.append(hello.replace(b'h"', b"x" * 500_000 + b'"') % 1)
-            for it in hellos:
-                sock.sendall(b"PUB sbus.j.lamps %d\r\n%b\r\n" % (len(it), it))
-            wait_until(lambda: bridge.status()["links"][0]["bad"] == 1)
-        assert len(bridge.status()["links"][0]["peers"]) == 1_024
+        yield Linked(server, bridge)
+
+
+def test_two_other_buses_with_one_origin(linked: Linked) -> None:
+    for epoch in (b"ab", b"cd", b"ab"):
+        publish(linked.server, b"sbus.m.lamps.b.lamps.1", b"1 %b 1 b = = =" % epoch)
+    wait_for(linked.bridge, "two bridges have the origin b")
+
+
+def test_invented_peers_take_little_memory(linked: Linked) -> None:
+    before = linked.bad()
+    with socket.create_connection(("127.0.0.1", linked.server.port)) as sock:
+        hello = b'{"origin": "%d", "host": "h", "version": ""}'
+        hellos = [hello % number for number in range(2_000)]
+        hellos.append(hello.replace(b'h"', b"x" * 500_000 + b'"') % 1)
+        for it in hellos:
+            sock.sendall(b"PUB sbus.j.lamps %d\r\n%b\r\n" % (len(it), it))
+        wait_until(lambda: linked.bad() == before + 1)
+    assert len(linked.bridge.status()["links"][0]["peers"]) == 1_024
 
 
 @pytest.mark.parametrize(
-    ("header", "error"),
+    ("origin", "header", "error"),
     [
-        (b"0 ab 1 b = = =", "it speaks version '0' of the bridges' protocol, and this one 1"),
-        (b"1 nonsense", "its header is no envelope: '1 nonsense'"),
+        ("v", b"0 ab 1 v = = =", "it speaks version '0' of the bridges' protocol, and this one 1"),
+        ("w", b"1 nonsense", "its header is no envelope: '1 nonsense'"),
     ],
 )
-def test_a_bridge_of_another_version(tmp_path: Path, header: bytes, error: str) -> None:
-    with nats_server(tmp_path) as server, bridge_at(tmp_path, server.url) as bridge:
-        bridge.wait_up()
-        publish(server, b"sbus.m.lamps.b.lamps.1", header)
-        publish(server, b"sbus.m.lamps.b.lamps.1", header)
-        wait_for(bridge, error)
-        assert bridge.status()["origins"] == []
+def test_a_bridge_of_another_version(
+    linked: Linked, origin: str, header: bytes, error: str
+) -> None:
+    for _ in range(2):
+        publish(linked.server, f"sbus.m.lamps.{origin}.lamps.1".encode(), header)
+    wait_for(linked.bridge, error)
+    assert origin not in [it["origin"] for it in linked.bridge.status()["origins"]]
 
 
-def test_a_key_that_is_none_of_the_channel_is_refused(tmp_path: Path) -> None:
-    with nats_server(tmp_path) as server, bridge_at(tmp_path, server.url) as bridge:
-        bridge.wait_up()
-        with bridge.bus.connect() as client:
-            send(client, b"SUB *", b"SUB */", b"SUB bridge/")
-            keys = ["doors.1", "bridge.lost.lamps", "!.x", "lamps.1"]
-            for number, key in enumerate(keys, 1):
-                publish(server, f"sbus.m.lamps.b.{key}".encode(), b"1 ab %d b = = =" % number)
-            assert client.receive() == b"MSG lamps/1\0x"
-        assert bridge.status()["channels"][0]["refused"] == 3
+def test_a_key_that_is_none_of_the_channel_is_refused(linked: Linked) -> None:
+    server, bridge = linked
+    with bridge.bus.connect() as client:
+        send(client, b"SUB *", b"SUB */", b"SUB bridge/")
+        keys = ["doors.1", "bridge.lost.lamps", "!.x", "lamps.1"]
+        for number, key in enumerate(keys, 1):
+            publish(server, f"sbus.m.lamps.k.{key}".encode(), b"1 ab %d k = = =" % number)
+        assert client.receive() == b"MSG lamps/1\0x"
+    assert bridge.status()["channels"][0]["refused"] == 3
 
 
 def test_a_message_that_the_local_bus_refuses_is_reported(tmp_path: Path) -> None:
