@@ -45,20 +45,6 @@ def test_an_empty_recording_has_no_rows(tmp_path: Path) -> None:
     assert offsets(messages(tmp_path)) == []
 
 
-def test_committed_rows_can_be_read_while_the_file_is_written(tmp_path: Path) -> None:
-    with RecordingWriter(tmp_path, IDENTITY) as recording:
-        for count in range(1, 4):
-            append(recording, STAMPS)
-            assert offsets(messages(tmp_path)) == list(range(3 * count))
-
-
-def test_offsets_continue_where_the_last_recorder_ended(tmp_path: Path) -> None:
-    for _ in range(3):
-        with RecordingWriter(tmp_path, IDENTITY) as recording:
-            append(recording, STAMPS)
-    assert offsets(messages(tmp_path)) == list(range(9))
-
-
 def test_a_plan_reads_only_its_offsets(tmp_path: Path) -> None:
     write_segments(tmp_path, STAMPS, STAMPS, STAMPS)
     assert offsets(messages(tmp_path), 2, 7) == [2, 3, 4, 5, 6]
