@@ -28,7 +28,6 @@ from tests.support.recorder_process import (
     Recorders,
     recorded,
     recorders,
-    rows_of,
     snapshot,
 )
 from tests.support.threads import meanwhile, wait_until
@@ -85,17 +84,6 @@ def test_every_message_is_recorded_as_it_was_published(
         assert row["host"] == os.uname().nodename
     (name,) = Recording(tmp_path / "rec").tables("messages")
     assert {row["recorder"] for row in rows} == {recorder_of(name)}
-
-
-def test_messages_can_be_read_while_recording_continues(
-    bus: Bus, started: Recorders, tmp_path: Path
-) -> None:
-    recorder = started.start(bus.address, tmp_path / "rec", "--plain", "--flush-ms", "5")
-    with bus.connect() as client:
-        for number in range(5):
-            client.pub(b"k", b"%d" % number)
-            wait_until(lambda n=number: snapshot(tmp_path / "rec").end == n + 1, "it is committed")  # type: ignore[misc]
-    recorder.stop()
 
 
 @pytest.mark.parametrize("option", ["--plain", "--flush-ms=50"])
@@ -170,24 +158,6 @@ def test_a_second_recorder_of_the_same_bus_is_refused(
     first.stop()
 
 
-def test_recorders_of_two_buses_share_a_directory(
-    bus: Bus, started: Recorders, tmp_path: Path
-) -> None:
-    (tmp_path / "other").mkdir()
-    with running_bus(tmp_path / "other", workers=1) as other:
-        both = [started.start(b.address, tmp_path / "rec", "--plain") for b in (bus, other)]
-        for each in (bus, other):
-            with each.connect() as client:
-                client.pub(b"k", each.address.encode())
-                client.sync()
-        for recorder in both:
-            recorder.stop()
-    found = set()
-    for table in Recording(tmp_path / "rec").tables("messages").values():
-        found |= {(row["bus"], row["value"]) for row in rows_of(table, 0, table.end)}
-    assert found == {(each.address, each.address.encode()) for each in (bus, other)}
-
-
 def test_when_the_bus_ends_the_recorder_writes_what_came_and_fails(
     started: Recorders, tmp_path: Path
 ) -> None:
@@ -209,23 +179,6 @@ def test_without_a_bus_neither_rows_nor_a_gap_are_recorded(
     assert recorder.wait() == 1
     assert "cannot connect" in recorder.stderr_text()
     assert recorded(tmp_path / "rec") == []
-
-
-def test_segment_files_are_sealed_while_recording_continues(
-    bus: Bus, started: Recorders, tmp_path: Path
-) -> None:
-    options = ("--plain", "--flush-ms", "2", "--roll-bytes", "1", "--grace-hours", "0")
-    recorder = started.start(bus.address, tmp_path / "rec", *options)
-    with bus.connect() as client:
-        publish_some(client, 0)
-        recorder.stop()
-        recorder = started.start(bus.address, tmp_path / "rec", *options)
-        publish_some(client, 10)
-        wait_until(lambda: any((tmp_path / "rec").rglob("*.parquet")), "a segment was sealed")
-        publish_some(client, 20)
-        recorder.stop()
-    values = [row["value"] for row in recorded(tmp_path / "rec") if row["kind"] == "MSG"]
-    assert values == [b"%d" % number for number in range(30)]
 
 
 def test_everything_is_sealed_at_an_orderly_end(
