@@ -92,9 +92,12 @@ B> SUB k
 A> MSG k\0{x*409594}
 B< MSG k\0{x*409594}
 
-== what a client sent before it closed its socket is processed
+== what a client sent before it closed its socket is processed, also if it has not read everything
+with pattern=k
+with pattern=other
+A> SUB {pattern}
 B> SUB k
-A~> MSG k\01
+A> MSG k\01
 A~> MSG k\02
 ! close A
 B< MSG k\01

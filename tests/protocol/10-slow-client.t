@@ -557,3 +557,14 @@ C> MSG k\02
 admin clients A backlog=2
 B< MSG k\01
 B< MSG k\02
+
+== a full client that leaves takes its backlog along, and the others receive everything
+AB> SUB k
+A| full
+C> MSG k\01
+C> MSG k\02
+! close A
+C> MSG k\03
+B< MSG k\01
+B< MSG k\02
+B< MSG k\03
