@@ -4,6 +4,7 @@
 """
 
 import os
+import subprocess
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +13,7 @@ import anyio
 import pytest
 
 import sbus
-from tests.support.bus import Bus, running_bus
+from tests.support.bus import SBUSCTL, Bus, running_bus, sbusd_environment
 from tests.support.event_loops import on_both_event_loops
 from tests.support.threads import Task, wait_until
 
@@ -20,7 +21,13 @@ TIMEOUT_S = 60.0
 IDENTITY = (os.getgid(), os.getuid(), os.getpid())
 
 
+@pytest.fixture
+def bus(shared_bus: Bus) -> Bus:
+    return shared_bus
+
+
 async def test_a_bus_of_the_dot_dialect_is_named_as_what_may_have_hung_up(tmp_path: Path) -> None:
+    """By the library, and by sbusctl with and without it."""
     with running_bus(tmp_path, "--dialect", "dot") as bus, anyio.fail_after(TIMEOUT_S):
         with pytest.raises(sbus.Disconnected, match="connect with dialect='dot'"):
             async with sbus.connect(bus.address) as client:
@@ -29,6 +36,19 @@ async def test_a_bus_of_the_dot_dialect_is_named_as_what_may_have_hung_up(tmp_pa
             async with sbus.connect(bus.address, reconnect=True):
                 pass
         assert b"sbusctl --dialect dot" in bus.sbusctl("ping", "--count", "1").stderr
+        short = pub_without_the_library(bus)
+        assert (short.returncode, b"sbusctl --dialect dot" in short.stderr) == (1, True)
+
+
+def pub_without_the_library(bus: Bus) -> subprocess.CompletedProcess[bytes]:
+    """`sbusctl pub` at the default address."""
+    return subprocess.run(
+        [*SBUSCTL, "pub", "k", "x"],
+        env={**sbusd_environment(), "SBUS_ADDRESS": bus.address},
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
 
 
 async def test_many_messages_are_published_at_once(tmp_path: Path) -> None:
