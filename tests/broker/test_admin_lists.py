@@ -5,7 +5,7 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.support.admin import administer
+from tests.support.admin import administer, own_user
 from tests.support.bus import Bus, running_bus
 from tests.support.flood import filling, give_turns, limit_options
 from tests.support.inheritance import inherited_connection
@@ -31,7 +31,7 @@ def test_subscriptions_are_listed_with_their_counts(bus: Bus) -> None:
         [b"a/b", b"a/b", b"", b"a/*"],
         [b"c/"],
         [],
-        [b"a/\xff\n\\", b"a/b/c"],
+        [b"a/\xff\n\\", b"a/b/c", b"a/"],
     ]
     texts = {
         ("a/b", 2),
@@ -40,6 +40,7 @@ def test_subscriptions_are_listed_with_their_counts(bus: Bus) -> None:
         ("c/", 1),
         ("a/\\xff\\x0a\\\\", 1),
         ("a/b/c", 1),
+        ("a/", 1),
     }
     with several_clients(bus, len(patterns)) as clients, administer(bus) as admin:
         for client, own in zip(clients, patterns, strict=True):
@@ -56,10 +57,19 @@ def test_subscriptions_are_listed_with_their_counts(bus: Bus) -> None:
             pages = admin.pages("subs", "subscriptions", pattern=pattern)
             return {entry["pattern"] for page in pages for entry in page}
 
-        assert matching("a/b") == {"a/b", "", "a/*"}, "who receives a key"
-        assert matching("a/") == {"a/b", "", "a/*", "a/\\xff\\x0a\\\\", "a/b/c"}
+        assert matching("a/b") == {"a/b", "", "a/*", "a/"}, "who receives a key"
+        assert matching("a/") == {"a/b", "", "a/*", "a/\\xff\\x0a\\\\", "a/b/c", "a/"}
         assert matching("c/d") == {"", "c/"}
         assert matching("*x") == set(), "no key matches that"
+
+        explained = admin.ask("explain", key="a/b")
+        found = [sorted(one["patterns"]) for one in explained["recipients"]]
+        assert sorted(found) == [["", "a/*", "a/b"], ["a/"]]
+        assert explained["workers"] == [0, 1]
+        counts = ("recipients_count", "excluded_count", "stalled_count")
+        assert [explained[name] for name in counts] == [2, 0, 0]
+        assert not explained["secret"]
+        assert own_user(admin)["subscriptions"] == 8
 
 
 def test_answers_stay_small_whatever_patterns_clients_have(bus: Bus) -> None:

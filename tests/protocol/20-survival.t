@@ -206,5 +206,8 @@ A> MSG k\01
 B> MSG k\02
 A< MSG k\01
 A< MSG k\02
+A> MSG !/x\0
 ! {event} A
-admin clients A messages_in=1 accepted=2 delivered=2 discarded=0 backlog=0 subscriptions=1
+admin clients A messages_in=1 accepted=2 delivered=2 delivered_bytes=14 refused=1
+admin clients A bytes_in=20 discarded=0 backlog=0 subscriptions=1
+= reserved=1
