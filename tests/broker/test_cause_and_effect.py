@@ -113,31 +113,3 @@ def test_watchers_on_every_worker_see_questions_first(tmp_path: Path, workers: i
             assert len(sequence) == len(set(sequence)) == 2 * services * count
             assert early_answers(sequence) == []
         assert_one_order(seen)
-
-
-@pytest.mark.parametrize("first", [0, 1, 2])
-def test_a_chain_of_effects_through_all_workers_arrives_in_order(
-    tmp_path: Path, first: int
-) -> None:
-    """Each link of the chain hears the one before it, on the next worker; one client sees all."""
-    rounds = 100
-    with running_bus(tmp_path, workers=WORKERS) as bus, clients_on_each(bus, WORKERS, 2) as places:
-        watcher = places[first][1]
-        watcher.sub(b"")
-        watcher.whoami()
-        chain = [places[(first + shift) % WORKERS][0] for shift in range(WORKERS)]
-        for at, client in enumerate(chain):
-            client.sub(b"link/%d" % at)
-            client.whoami()
-        for number in range(rounds):
-            chain[-1].pub(b"link/0", b"%d" % number)
-            for at, client in enumerate(chain):
-                assert client.receive() == b"MSG link/%d\0%d" % (at, number)
-                client.pub(b"link/%d" % (at + 1), b"%d" % number)
-            chain[-1].whoami()
-        expected = [
-            b"MSG link/%d\0%d" % (at, number)
-            for number in range(rounds)
-            for at in range(WORKERS + 1)
-        ]
-        assert watcher.sync() == expected
