@@ -3,44 +3,17 @@
 One worker is stopped for a while, so that messages for it fill the log.
 """
 
-import re
 from functools import partial
 from pathlib import Path
 
-import pytest
-
-from tests.support.bus import SBUSD, refusal, running_bus
+from sbus.limits import Limits
+from tests.support.bus import running_bus
 from tests.support.order import assert_one_order
 from tests.support.processes import clients_on_each, stopped, worker_pids
 from tests.support.raw_client import RawClient
 from tests.support.threads import Task
 
 HOLD_SECONDS = 0.3
-
-
-def refused_start(directory: Path, *limits: str) -> str:
-    """What a bus says that does not start with these limits."""
-    options = [option for limit in limits for option in ("--limit", limit)]
-    line = refusal(*SBUSD, "-f", "-a", str(directory / "bus"), *options)
-    assert not (directory / "bus").exists()
-    return line
-
-
-@pytest.fixture(scope="module")
-def log_bytes_min(tmp_path_factory: pytest.TempPathFactory) -> int:
-    """The smallest log for the default packets, as the refusal of a smaller one tells it."""
-    line = refused_start(tmp_path_factory.mktemp("refused"), "log_bytes=4096")
-    assert "log_bytes" in line
-    told = re.search(r"at least (\d+)", line)
-    assert told, line
-    return int(told[1])
-
-
-@pytest.mark.parametrize("difference", [-4_096, 1])
-def test_a_log_of_an_impossible_size_is_refused(
-    tmp_path: Path, log_bytes_min: int, difference: int
-) -> None:
-    assert "log_bytes" in refused_start(tmp_path, f"log_bytes={log_bytes_min + difference}")
 
 
 def publish(client: RawClient, publisher: int, count: int, payload_bytes: int) -> None:
@@ -55,12 +28,9 @@ def read(client: RawClient, count: int, into: list[bytes]) -> None:
         into.append(client.receive()[:30])
 
 
-def test_publishers_wait_for_a_slow_worker_and_nothing_is_lost(
-    tmp_path: Path, log_bytes_min: int
-) -> None:
+def test_publishers_wait_for_a_slow_worker_and_nothing_is_lost(tmp_path: Path) -> None:
     publishers, each, payload_bytes = 4, 25, 400_000
-    options = [f"log_bytes={log_bytes_min}", "backlog_bytes_max=100000000"]
-    options += ["user_backlog_bytes_max=1000000000"]
+    options = ["backlog_bytes_max=100000000", "user_backlog_bytes_max=1000000000"]
     limits = [word for option in options for word in ("--limit", option)]
     with (
         running_bus(tmp_path, *limits, workers=3) as bus,
@@ -82,7 +52,7 @@ def test_publishers_wait_for_a_slow_worker_and_nothing_is_lost(
                 for at, source in enumerate(sources)
             ]
             assert not any(writer.ends_within(HOLD_SECONDS) for writer in writers)
-            assert len(received[0]) * payload_bytes < log_bytes_min + 4 * 512 * 1024
+            assert len(received[0]) * payload_bytes < Limits().log_bytes + 4 * 512 * 1024
             assert_served_locally(places[0][3])
         for task in (*writers, *readers):
             task.join()
