@@ -1,7 +1,5 @@
 """The longest operations of each process, as an administrator sees them."""
 
-import os
-import signal
 from typing import Any
 
 from sbus.limits import OPERATION_CPU_SECONDS_MAX
@@ -10,11 +8,9 @@ from tests.support.bus import Bus
 from tests.support.cpu_time import cpu_seconds
 from tests.support.processes import (
     clients_on_each,
-    is_replaced,
     several_clients,
     worker_pids,
 )
-from tests.support.threads import wait_until
 
 WORKERS = 2
 
@@ -54,20 +50,6 @@ def test_every_process_has_its_own(bus: Bus) -> None:
     assert times["front", "callback"]["seconds"] >= times["front", "hold"]["seconds"] > 0
     for it in times.values():
         assert it["cpu_seconds"] <= it["seconds"]
-
-
-def test_they_outlive_a_worker(bus: Bus) -> None:
-    publish_from_all(bus)
-    with administer(bus) as admin:
-        before = longest_operations(admin)
-        pid = worker_pids(bus)[1]
-        os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: is_replaced(bus, 1, pid), "the worker is replaced")
-        publish_from_all(bus, messages=1)
-        after = longest_operations(admin)
-    for place, longest in before.items():
-        assert after[place]["seconds"] >= longest["seconds"]
-        assert after[place]["cpu_seconds"] >= longest["cpu_seconds"]
 
 
 def test_a_worker_reads_a_large_table_in_pieces(bus: Bus) -> None:
