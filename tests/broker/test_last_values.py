@@ -22,6 +22,11 @@ from tests.support.users import (
 TIMEOUT_S = 60.0
 
 
+@pytest.fixture
+def bus(shared_bus: Bus) -> Bus:
+    return shared_bus
+
+
 @on_both_event_loops
 async def test_a_joiner_gets_the_newest_of_each_key_and_all_that_follows(bus: Bus) -> None:
     """The full measure: python -m tests.broker.last_values_joiners."""
@@ -49,29 +54,6 @@ def is_served(client: sbus.blocking.Connection[sbus.Message], uid: int | None = 
             return True
     except TimeoutError:
         return False
-
-
-def test_the_blocking_client_serves_and_joins(bus: Bus) -> None:
-    with served(bus), sbus.blocking.connect(bus.address) as client:
-        while not is_served(client):
-            pass
-        for number in range(5):
-            client.publish(f"a/{number % 2}", str(number))
-        client.publish("b", "something else")
-        with client.last_values("a/*", timeout_seconds=TIMEOUT_S) as messages:
-            client.publish("a/3/x", "not this")
-            client.publish("a/1", "5")
-            received = [messages.receive(timeout_seconds=TIMEOUT_S) for _ in range(3)]
-        assert received == [
-            sbus.Message(b"a/1", b"3"),
-            sbus.Message(b"a/0", b"4"),
-            sbus.Message(b"a/1", b"5"),
-        ]
-        with (
-            pytest.raises(sbus.MessagesLost, match="has not kept 1 messages"),
-            client.last_values("a/", timeout_seconds=TIMEOUT_S) as messages,
-        ):
-            messages.receive(timeout_seconds=TIMEOUT_S)
 
 
 @needs_root
