@@ -1,6 +1,6 @@
 """Bad configurations: one line that names the place, status 1, and no effect on a running bus.
 
-One bus runs all the time and is asked to read one of each kind, and damaged files. After each its
+One bus runs all the time and is asked to read one of each kind. After each its
 configuration is still the first one: reading its own file again changes nothing.
 `tests/unit/cli/sbusd/test_plan.py` has all mistakes.
 """
@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from tests.support.admin import Admin, administer
 from tests.support.bad_configurations import GOOD, Bad, bad_configurations
@@ -96,30 +94,4 @@ def test_a_mistake_in_a_file_is_named_and_changes_nothing(
     beginning = f"{running.file}: {case.place}"
     assert fnmatchcase(line, f"{beginning.replace('[', '[[]')}*"), line
     assert running.admin.fault("reload") == ("failed", line)
-    running.check_untouched()
-
-
-@settings(
-    max_examples=settings().max_examples // 5,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(st.data())
-def test_a_damaged_file_is_an_error_or_still_valid(
-    running: Running,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    data: st.DataObject,
-) -> None:
-    """All three refuse it alike, or the running bus accepts it."""
-    at = data.draw(st.integers(0, len(GOOD)))
-    cut = data.draw(st.integers(0, 12))
-    put = data.draw(st.one_of(st.binary(max_size=6), st.sampled_from([b'"', b"]", b"\n", b"-1"])))
-    running.file.write_bytes(GOOD[:at].encode() + put + GOOD[at + cut :].encode())
-    status, _, said = sbusd_here(["--check-config", str(running.file)], monkeypatch, capsys)
-    if status:
-        assert said == f"sbusd: {running.admin.fault('reload')[1]}\n"
-    else:
-        running.admin.ask("reload")
-        running.file.write_text(GOOD)
-        running.admin.ask("reload")
     running.check_untouched()

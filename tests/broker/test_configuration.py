@@ -29,17 +29,6 @@ def test_a_good_file_is_summarised_in_one_line_and_nothing_starts(tmp_path: Path
     assert [path.name for path in tmp_path.iterdir()] == ["good"]
 
 
-def test_a_bad_file_is_one_line_and_a_status(tmp_path: Path) -> None:
-    (tmp_path / "bad").write_text(GOOD.replace("audit", "!"))
-    expected = "bad: rules[0].keys[0]: '!' is reserved; the keys of secret messages name their "
-    for options in (["--check-config", "bad"], ["--config", "bad"], ["-f", "--config", "bad"]):
-        done = run_sbusd(tmp_path, "-a", "bus", "-p", "pid", *options)
-        assert (done.returncode, done.stdout) == (1, "")
-        assert done.stderr.startswith(f"sbusd: {expected}")
-        assert done.stderr.count("\n") == 1
-        assert [path.name for path in tmp_path.iterdir()] == ["bad"]
-
-
 ALL = r"""
     [bus]
     address = "run/bus"
