@@ -112,24 +112,6 @@ def test_no_pidfile_at_dev_null(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_foreground_makes_no_pidfile(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [*SBUSD, "-cfa", "bus", "-p", "pid", "--workers=1"],
-        cwd=tmp_path,
-        env=sbusd_environment(),
-        stdout=subprocess.PIPE,
-    )
-    try:
-        assert process.stdout is not None
-        assert process.stdout.read() == b""
-        process.stdout.close()
-        assert sorted(os.listdir(tmp_path)) == ["bus", "bus.admin"]
-        exchange(tmp_path / "bus")
-        assert process.wait(STOP_SECONDS_MAX) == 0
-    finally:
-        process.kill()
-
-
 # -- giving up half-way ----------------------------------------------------------------------------
 
 

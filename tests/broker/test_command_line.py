@@ -109,34 +109,20 @@ def test_life_on_a_socket_that_is_passed_down(tmp_path: Path, path: str) -> None
 
 
 def test_life_at_a_path_over_a_left_over_socket(tmp_path: Path, path: str) -> None:
+    """By the long names of the options; in the foreground there is no pidfile."""
     leave_socket(path)
-    with bus_of(tmp_path, "-gcr", "-fa", path, "--workers=2", address=path) as bus:
-        assert mode_of(path) == 0o770
+    pidfile = tmp_path / "pid"
+    options = ["--foreground", "--address", path, "--pidfile", str(pidfile), "--exit-when-empty"]
+    options += ["--replace", "--group", "--others", "--user", "0", "--dialect=slash", "--workers=2"]
+    with bus_of(tmp_path, *options, "--limit=log_bytes=16777216", address=path) as bus:
+        assert mode_of(path) == 0o777
+        assert not pidfile.exists()
         with bus.connect() as client:
             live(client)
         assert bus.process.wait(STOP_SECONDS_MAX) == 0
     assert not os.path.lexists(path)
     report = f"sbusd: replaced socket {path}, which a process left behind\n"
     assert bus.stderr_text() == report
-
-
-def test_life_by_the_long_names_of_the_options(tmp_path: Path, path: str) -> None:
-    leave_socket(path)
-    arguments = [
-        "--foreground",
-        "--address",
-        path,
-        "--replace",
-        "--group",
-        "--others",
-        "--workers=1",
-    ]
-    options = ["--exit-when-empty", "--user", "0", "--dialect=slash", "--limit=log_bytes=16777216"]
-    with bus_of(tmp_path, *arguments, *options, address=path) as bus:
-        assert mode_of(path) == 0o777
-        with bus.connect() as client:
-            live(client)
-        assert bus.process.wait(STOP_SECONDS_MAX) == 0
 
 
 # -- the ends of a bus -----------------------------------------------------------------------------
