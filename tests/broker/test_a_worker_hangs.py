@@ -12,8 +12,6 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-import pytest
-
 from tests.support.bus import running_bus, wait_until_gone
 from tests.support.processes import (
     clients_on_each,
@@ -108,8 +106,7 @@ def read(client: RawClient, stop: threading.Event) -> None:
             client.receive(timeout_s=0.1)
 
 
-@pytest.mark.parametrize("attempt", range(2))
-def test_a_worker_stopped_while_it_holds_the_lock(tmp_path: Path, attempt: int) -> None:
+def test_a_worker_stopped_while_it_holds_the_lock(tmp_path: Path) -> None:
     with running_bus(tmp_path, *LIMIT, workers=2) as bus, clients_on_each(bus, 2, 4) as places:
         (from_0, on_0, _, _), (from_1, on_1, probe, _) = places
         before = worker_pids(bus)

@@ -50,6 +50,11 @@ def line(process: subprocess.Popen[str]) -> str:
 
 
 @pytest.fixture
+def bus(shared_bus: Bus) -> Bus:
+    return shared_bus
+
+
+@pytest.fixture
 def client(bus: Bus) -> Iterator[Client]:
     with sbus.blocking.connect(bus.address) as client:
         yield client

@@ -71,9 +71,9 @@ def test_an_administrators_descriptors_are_refused(
 
 
 # -- disconnected ----------------------------------------------------------------------------------
-@pytest.fixture
-def disconnecting_bus(tmp_path: Path) -> Iterator[Bus]:
-    with running_bus(tmp_path, DISCONNECT, workers=1) as running:
+@pytest.fixture(scope="module")
+def disconnecting_bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
+    with running_bus(tmp_path_factory.mktemp("bus"), DISCONNECT, workers=1) as running:
         yield running
 
 

@@ -18,10 +18,10 @@ from tests.support.needs import needs_compiled_step
 WARNING = "the compiled step is not there, so messages cost several times as much"
 
 
-@pytest.fixture
-def command(tmp_path: Path) -> tuple[str, ...]:
+@pytest.fixture(scope="module")
+def command(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     """`sbusd` of a copy whose C sources have changed since they were compiled."""
-    package = tmp_path / "copy/sbus"
+    package = tmp_path_factory.mktemp("copy") / "sbus"
     ignore = shutil.ignore_patterns("__pycache__", "bench", "demo", "pipeline", "bridge")
     shutil.copytree(Path(sbus.__file__).parent, package, ignore=ignore)
     with (package / "compiled" / SOURCES[0]).open("a") as source:
