@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 
 from tests.support.admin import administer
 from tests.support.block_scene import OPTIONS, SOFT, receive_all, scene_on
-from tests.support.bus import RUN_AS_SELF, SBUSD, Bus, refusal, running_bus
+from tests.support.bus import SBUSD, Bus, running_bus
 from tests.support.processes import (
     clients_on_each,
     is_replaced,
@@ -213,24 +212,6 @@ def test_no_process_waits_for_a_reader_of_standard_error(tmp_path: Path) -> None
     assert told, line
     assert int(told[1]) >= 6
     os.close(pipe)
-
-
-LOOK_FOR_JOURNAL = """
-import sys
-from sbus.broker.events import sinks
-from sbus.cli.sbusd.command import main
-sinks.SOCKET_PATH = sys.argv.pop(1)
-main()
-"""
-"""sbusd, but for the place of the journal's socket, which is its first argument."""
-
-
-def test_a_missing_journal_is_an_error_at_start(tmp_path: Path) -> None:
-    nowhere, address = str(tmp_path / "journal"), str(tmp_path / "bus")
-    options = ("-f", "-a", address, "--log", "journal", *RUN_AS_SELF)
-    said = refusal(sys.executable, "-c", LOOK_FOR_JOURNAL, nowhere, *options)
-    assert said == f"sbusd: log=journal: there is none, {nowhere} does not exist\n"
-    assert not list(tmp_path.iterdir())
 
 
 def test_who_administers_is_recorded(tmp_path: Path) -> None:
