@@ -46,6 +46,7 @@ from sbus.protocol.codes import PACKET_CODES
 from sbus.protocol.controls import SENDER_BYTES_MAX, FloodControl
 from sbus.shared.account_book import AccountBook
 from sbus.shared.accounts import BACKLOG_BYTES, SUBSCRIPTION_BYTES, SUBSCRIPTIONS, Account
+from sbus.shared.client_slots import ClientSlots
 from sbus.shared.compaction import Compaction
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.shared_memory import SharedMemory
@@ -53,6 +54,7 @@ from sbus.shared.stall_table import StallTable
 from sbus.shared.subscription_table import all_have_read
 from sbus.shared.worker_statistics import LATENCY, REFUSED, ROUTE_LOOKUPS
 from sbus.unix.credentials import Credentials
+from sbus.unix.socket_cookie import socket_cookie
 from tests.support.events import logging_to
 
 WORKERS = 2
@@ -189,6 +191,7 @@ class OneProcessBus:
         self.stopped: set[int] = set()
         """Workers that get no ticks."""
         self._numbers = 0
+        self._slots = ClientSlots(self.memory.client_slots)
         self.book = AccountBook(self.memory.accounts, workers, limits)
         stalls = StallTable(self.memory.stalls, limits.blocking_clients_max, None)
         self._reaper = Reaper(self.memory, self.book, stalls)
@@ -237,6 +240,9 @@ class OneProcessBus:
         """Let a worker die; returns the clients that a successor is to take over, with their
         descriptors."""
         dead = self.stepped[worker]
+        for session in dead.parts.sessions:
+            if session.client in without:
+                self._slots[session.client].disconnect()
         left = [session for session in dead.parts.sessions if session.client not in without]
         handed_over = dead.parts.sessions.arriving.items()
         left += [session for client, session in handed_over if client in arriving]
@@ -284,6 +290,7 @@ class OneProcessBus:
         with ours:
             if buffer_bytes is not None:
                 ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
+            self.give_slot(self._numbers, ours)
             link = self._links[worker]
             place = self.account_of(own.uid).place
             rule_set = encode_rule_set(rules)
@@ -294,6 +301,11 @@ class OneProcessBus:
         peer = Peer(self._numbers, worker, theirs, self._limits.packet_bytes_max)
         self._peers.append(peer)
         return peer
+
+    def give_slot(self, number: int, sock: socket.socket) -> None:
+        """The slot of this number belongs to the client with this number and this socket, until a
+        worker reports that it has left."""
+        self._slots[number].connect(number, socket_cookie(sock), time.time())
 
     def tell(self, worker: int, command: WorkerCommand, fd: int | None = None) -> None:
         """Send a worker a command of the front's; `fd` is borrowed."""
@@ -326,6 +338,7 @@ class OneProcessBus:
                 while (event := link.receive_event()) is not None:
                     if isinstance(event, ClientLeft):
                         self.gone[event.client] = event.reason
+                        self._slots[event.client].disconnect()
                     elif isinstance(event, SettingsApplied):
                         self.reconfigured.append(worker)
                     elif isinstance(event, TookOver):

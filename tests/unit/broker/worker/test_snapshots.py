@@ -87,10 +87,14 @@ class Succession:
 
     def _prepare(self, worker: int, client: int, file: int, at: int, size: int) -> None:
         self._prepared.add(client)
-        place = self.new.account_of(CREDENTIALS.uid).place
-        adoption = AdoptClient(client, CREDENTIALS, place, encode_rule_set(0), client)
+        session = self.old.workers[worker].sessions.find(client)
+        own = CREDENTIALS if session is None else session.credentials
+        place = self.new.account_of(own.uid).place
+        adoption = AdoptClient(client, own, place, encode_rule_set(0), client)
         command = PrepareRecorded(adoption, file, at, size)
-        self.new.tell(self.goes_to(worker), command, self._socket_of(worker, client).fileno())
+        sock = self._socket_of(worker, client)
+        self.new.give_slot(client, sock)
+        self.new.tell(self.goes_to(worker), command, sock.fileno())
 
     def _socket_of(self, worker: int, client: int) -> socket.socket:
         sessions = self.old.workers[worker].sessions
