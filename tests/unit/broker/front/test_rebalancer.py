@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterable
 from typing import Any, cast
 
+import pytest
 import trio
 import trio.testing
 from hypothesis import given, settings
@@ -224,42 +225,24 @@ async def test_pairs_are_reunited_where_there_is_room(
     assert await bus.run(100) == 0
 
 
-async def test_idle_workers_become_one_beside_a_busy_one_with_fewer_clients(
-    autojump_clock: trio.testing.MockClock,
+@pytest.mark.parametrize(
+    ("busy", "demand", "idle"),
+    [(2, 0.4, 100), (2, 0.8, 10), (10, 0.2, 10)],
+    ids=["fewer clients", "a pair without neighbours", "clients that cannot be moved"],
+)
+async def test_idle_workers_become_one_beside_a_busy_one(
+    autojump_clock: trio.testing.MockClock, busy: int, demand: float, idle: int
 ) -> None:
+    """Each of two workers has so many idle clients."""
     bus = Simulation(4)
-    clients = bus.connect(ANN, 101)
-    bus.demand(clients[:2], 0.4)
-    for worker, some in enumerate((clients[:2], clients[2:102], clients[102:])):
-        bus.serve(worker, some)
+    clients = bus.connect(ANN, busy // 2 + idle)
+    bus.demand(clients[:busy], demand)
+    bus.serve(0, clients[:busy])
+    bus.serve(1, clients[busy : busy + idle])
+    bus.serve(2, clients[busy + idle :])
+    bus.immovable = {client.number for client in clients[:busy]} if busy > 2 else set()
     await bus.run(60)
-    assert bus.used() == [2, 200]
-
-
-async def test_idle_workers_become_one_beside_a_busy_pair(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    """The pair could be relieved of its neighbours, but it has none."""
-    bus = Simulation(4)
-    clients = bus.connect(ANN, 11)
-    bus.demand(clients[:2], 0.8)
-    for worker, some in enumerate((clients[:2], clients[2:12], clients[12:])):
-        bus.serve(worker, some)
-    await bus.run(60)
-    assert bus.used() == [2, 20]
-
-
-async def test_idle_workers_become_one_beside_clients_that_cannot_be_moved(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    bus = Simulation(4)
-    clients = bus.connect(ANN, 15)
-    bus.demand(clients[:10], 0.2)
-    for worker, some in enumerate((clients[:10], clients[10:20], clients[20:])):
-        bus.serve(worker, some)
-    bus.immovable = {client.number for client in clients[:10]}
-    await bus.run(60)
-    assert bus.used() == [10, 20]
+    assert bus.used() == [busy, 2 * idle]
 
 
 async def test_a_worker_that_hangs_does_not_keep_others_busy(

@@ -17,6 +17,7 @@ from sbus.broker.ipc.worker_protocol import (
     DescribeClient,
     Quiesce,
     Stop,
+    WorkerCommand,
     WorkerReady,
 )
 from sbus.unix.credentials import Credentials
@@ -207,28 +208,6 @@ async def test_closing_ends_a_queue_that_is_never_read() -> None:
     assert link.queued == 0
 
 
-def test_a_client_whose_descriptor_was_lost_is_known() -> None:
-    front, worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with front, worker:
-
-        async def main() -> None:
-            async with trio.open_nursery() as nursery:
-                WorkerLink(front, nursery).send(AdoptClient(77, SOMEBODY, 9))
-
-        trio.run(main)
-        lost = lost_command(DescriptorsLost(worker.recv(4096)))
-        assert isinstance(lost, AdoptClient)
-        assert lost.client == 77
-
-
-def test_a_lost_descriptor_of_settings_is_no_client() -> None:
-    front, worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with front, worker:
-
-        async def main() -> None:
-            async with trio.open_nursery() as nursery:
-                WorkerLink(front, nursery).send(ApplySettings(1))
-
-        trio.run(main)
-        lost = lost_command(DescriptorsLost(worker.recv(4096)))
-        assert isinstance(lost, ApplySettings)
+@pytest.mark.parametrize("command", [AdoptClient(77, SOMEBODY, 9), ApplySettings(1)])
+def test_the_command_whose_descriptor_was_lost_is_known(command: WorkerCommand) -> None:
+    assert lost_command(DescriptorsLost(encode_packet(command))) == command
