@@ -44,26 +44,18 @@ def script(
         process.kill()
 
 
-@pytest.mark.usefixtures("script")
-def test_lists_have_the_name_of_a_script(bus: Bus) -> None:
-    with AdminConnection(bus.address) as admin:
-        (client,) = admin.ask(Clients(), ClientsResult).clients
-        (subscription,) = admin.ask(Subs(), SubsResult).subscriptions
-    assert (client.program, subscription.program) == (NAME, NAME)
-
-
-@pytest.mark.usefixtures("script")
-def test_sbusctl_shows_the_name_of_a_script(bus: Bus) -> None:
+def test_everything_that_is_shown_has_the_name_of_a_script(
+    bus: Bus, script: subprocess.Popen[bytes]
+) -> None:
     def shown() -> str:
         (client,) = json.loads(bus.sbusctl("clients", "--json").stdout)["clients"]
         return str(client["program"])
 
+    with AdminConnection(bus.address) as asking:
+        (listed,) = asking.ask(Clients(), ClientsResult).clients
+        (subscription,) = asking.ask(Subs(), SubsResult).subscriptions
+    assert (listed.program, subscription.program) == (NAME, NAME)
     wait_until(lambda: shown() == NAME, "sbusctl has had the time to look")
-
-
-def test_messages_and_events_have_the_name_of_a_script(
-    bus: Bus, script: subprocess.Popen[bytes]
-) -> None:
     with messages_of(bus) as messages, events_of(bus) as events, bus.connect() as other:
         other.sub(b"k")
         other.sync()

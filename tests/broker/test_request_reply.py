@@ -13,6 +13,11 @@ TIMEOUT_S = 60.0
 SILENCE_S = 0.05
 
 
+@pytest.fixture
+def bus(shared_bus: Bus) -> Bus:
+    return shared_bus
+
+
 async def add(
     client: sbus.Connection[sbus.Message], *, task_status: anyio.abc.TaskStatus[None]
 ) -> None:

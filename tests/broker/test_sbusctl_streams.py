@@ -5,6 +5,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -115,26 +116,31 @@ def test_an_event_is_an_object_in_json(bus: Bus, client: RawClient) -> None:
         assert end_of(process)[0] == 0
 
 
-@pytest.mark.parametrize("verb", ["monitor", "events"])
-def test_a_bus_that_ends_is_an_error(tmp_path: Path, verb: str) -> None:
-    with running_bus(tmp_path) as bus, started(bus, verb) as process:
-        if verb == "monitor":
-            read_line(process)
-        else:
-            assert process.stdout is not None
-            with bus.connect() as client:
-                publish_until_seen(client, process.stdout.fileno(), b"!/x", b"")
+def test_a_bus_that_ends_is_an_error(tmp_path: Path) -> None:
+    with (
+        running_bus(tmp_path) as bus,
+        started(bus, "monitor") as monitor,
+        started(bus, "events") as events,
+    ):
+        assert events.stdout is not None
+        read_line(monitor)
+        with bus.connect() as client:
+            publish_until_seen(client, events.stdout.fileno(), b"!/x", b"")
         stop(bus)
-        assert end_of(process)[::2] == (1, b"sbusctl: the bus ends, or is restarted\n")
+        for process in (monitor, events):
+            assert end_of(process)[::2] == (1, b"sbusctl: the bus ends, or is restarted\n")
 
 
-@pytest.mark.parametrize("verb", ["monitor", "top --interval 0.1", "stats --watch --interval 0.1"])
-def test_a_bus_that_is_killed_is_an_error(tmp_path: Path, verb: str) -> None:
-    with running_bus(tmp_path) as bus, started(bus, *verb.split()) as process:
-        read_line(process)
+def test_a_bus_that_is_killed_is_an_error(tmp_path: Path) -> None:
+    verbs = (["monitor"], ["top", "--interval", "0.1"], ["stats", "--watch", "--interval", "0.1"])
+    with running_bus(tmp_path) as bus, ExitStack() as stack:
+        processes = [stack.enter_context(started(bus, *verb)) for verb in verbs]
+        for process in processes:
+            read_line(process)
         bus.process.kill()
         said = b"sbusctl: the bus has ended or was upgraded, or has closed this connection\n"
-        assert end_of(process)[::2] == (1, said)
+        for process in processes:
+            assert end_of(process)[::2] == (1, said)
 
 
 def test_a_refused_watch_is_one_line(bus: Bus) -> None:

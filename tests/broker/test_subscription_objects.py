@@ -17,6 +17,11 @@ from tests.support.event_loops import on_both_event_loops
 TIMEOUT_S = 60.0
 
 
+@pytest.fixture
+def bus(shared_bus: Bus) -> Bus:
+    return shared_bus
+
+
 @on_both_event_loops
 async def test_tasks_that_iterate_together_each_see_all_their_messages(bus: Bus) -> None:
     seen: dict[str, list[bytes]] = {"even": [], "odd": [], "all": []}
