@@ -115,31 +115,3 @@ def test_all_sequences_merge_into_one(tmp_path: Path, workers: int) -> None:
                 numbers = numbers_from(publisher, member.received)
                 assert numbers == sorted(numbers)
         assert_one_order(member.received for member in members)
-
-
-def test_subscribers_on_all_workers_receive_the_same_sequence(tmp_path: Path) -> None:
-    """Where everybody gets everything, one order is one sequence."""
-    workers, publishers, messages = 3, 6, 300
-    with (
-        running_bus(tmp_path, workers=workers) as bus,
-        several_clients(bus, 3 * workers) as clients,
-    ):
-        for client in clients:
-            client.sub(b"")
-            client.sub(b"k/")
-            client.whoami()
-        run_together(
-            *(partial(publish_numbered, clients[at], at, messages) for at in range(publishers))
-        )
-        received: list[list[bytes]] = [[] for _ in clients]
-        for _ in ("once to have all accepted", "once to have all here"):
-            for place, client in enumerate(clients):
-                received[place] += client.sync()
-        first, *others = received
-        assert len(first) == publishers * messages
-        assert all(other == first for other in others)
-
-
-def publish_numbered(client: RawClient, publisher: int, messages: int) -> None:
-    for number in range(messages):
-        client.pub(b"k/%d" % publisher, b"%d" % number)
