@@ -38,7 +38,6 @@ from tests.unit.shared.memories import account_memory, open_account
 SOON_SECONDS = 60.0
 ME = Credentials(gid=os.getegid(), uid=os.geteuid(), pid=os.getpid())
 NOT_ME = os.geteuid() + 1
-NOT_MINE = max([os.getegid(), *os.getgroups()]) + 1
 
 
 class Failing(socket.socket):
@@ -144,20 +143,6 @@ async def test_an_admitted_user_connects(
     assert not scene.lines
 
 
-@pytest.mark.parametrize("gids", [frozenset(), frozenset({NOT_MINE})], ids=["user", "groups"])
-async def test_another_user_is_disconnected(scene: Scene, gids: frozenset[int]) -> None:
-    acceptor = scene.acceptor(admit_uids=frozenset({NOT_ME}), admit_gids=gids)
-    client = scene.connect()
-    scene.connect()
-    client.send(b"SUB unread")
-    await reject_all(acceptor)
-    assert client.recv(1000).startswith(b"CMSG !/error\0not-admitted ")
-    assert client.recv(1) == b""
-    assert scene.rejector.refused == {"not-admitted": 2}
-    (line,) = scene.lines
-    assert f"uid {ME.uid}" in line
-
-
 @pytest.mark.parametrize("code", [errno.ECONNABORTED, errno.EINTR, errno.EPERM, errno.EPROTO])
 async def test_a_connection_that_failed_is_skipped(scene: Scene, code: int) -> None:
     acceptor = scene.acceptor()
@@ -241,9 +226,6 @@ def connect_rule(
     )
 
 
-MY_GROUPS = frozenset({ME.gid, *os.getgroups()})
-
-
 async def rejected(acceptor: Acceptor, client: socket.socket) -> list[bytes]:
     """What a client that may not connect is sent before the end."""
     packets = []
@@ -251,41 +233,6 @@ async def rejected(acceptor: Acceptor, client: socket.socket) -> list[bytes]:
     while packet := client.recv(1000):
         packets.append(packet)
     return packets
-
-
-@pytest.mark.parametrize(
-    ("dialect", "told"),
-    [("slash", [b"CMSG !/error\0not-admitted you may not connect to this bus"]), ("dot", [])],
-)
-async def test_a_client_that_the_rules_deny_is_told_counted_and_logged(
-    scene: Scene, dialect: str, told: list[bytes]
-) -> None:
-    rules = (
-        connect_rule(False, uids=frozenset({ME.uid})),
-        connect_rule(True, uids=frozenset({NOT_ME})),
-    )
-    acceptor = scene.acceptor(rules=rules, dialect=dialect)
-    client = scene.connect()
-    client.send(b"SUB unread")
-    assert await rejected(acceptor, client) == told
-    assert scene.rejector.refused == {"not-admitted": 1}
-    (line,) = scene.lines
-    assert f"uid {ME.uid}, pid {ME.pid} ({MY_PROGRAM}): rules[0]" in line
-
-
-@pytest.mark.parametrize("gid", sorted(MY_GROUPS))
-async def test_rules_about_any_group_of_the_peer_concern_it(scene: Scene, gid: int) -> None:
-    rules = (
-        connect_rule(False),
-        connect_rule(True, gids=frozenset({NOT_MINE, gid})),
-        connect_rule(False, gids=frozenset({NOT_MINE})),
-    )
-    acceptor = scene.acceptor(rules=rules)
-    scene.connect()
-    with trio.fail_after(SOON_SECONDS):
-        admitted = await next_client(acceptor)
-    with admitted.sock:
-        assert scene.policy.rules_for(admitted.sock, admitted.credentials) == 0b11
 
 
 async def test_a_rejected_client_may_have_left(scene: Scene) -> None:

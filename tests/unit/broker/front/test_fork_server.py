@@ -120,17 +120,6 @@ def test_the_exit_status_of_a_worker_is_reported(
     assert ("RuntimeError: a bug" in capfd.readouterr().err) == (word == b"raise")
 
 
-def test_the_signal_that_killed_a_worker_is_reported() -> None:
-    with running_server(stay) as server:
-        worker, link = fork(server, 0)
-        link.close()
-        signal.pidfd_send_signal(worker.pidfd, signal.SIGKILL)
-        exited = event(server)
-        assert isinstance(exited, WorkerExited)
-        assert os.waitstatus_to_exitcode(exited.status) == -signal.SIGKILL
-        os.close(worker.pidfd)
-
-
 def test_a_worker_is_replaced_without_leaking_descriptors() -> None:
     with running_server(obey) as server:
         open_files = set()
@@ -220,13 +209,6 @@ def test_a_front_that_is_gone_before_its_server_serves_is_no_error(
         ours.settimeout(SOON_SECONDS)
         assert ours.recv(1) == b"", "the fork server has ended, too"
     assert capfd.readouterr().err == ""
-
-
-def test_it_answers_pings() -> None:
-    with running_server(stay) as server:
-        for _ in range(2):
-            server.ping()
-            assert event(server) == Pong()
 
 
 def test_a_ping_to_one_that_has_ended_is_no_error() -> None:
