@@ -119,8 +119,11 @@ class Lab:
         bus.tell(to, PrepareClient(adoption, described.record), sock.fileno())
         self.settle()
         bus.tell(source, HandOverClient(number, to, described.record.revision))
-        while ClientArrived(number) not in bus.other_events:
+        for _ in range(100):
+            if ClientArrived(number) in bus.other_events:
+                break
             self.settle()
+        assert ClientArrived(number) in bus.other_events
         bus.other_events.clear()
         client.worker = to
 

@@ -253,3 +253,4 @@ def test_what_waits(order: str, acts: list[tuple[str, int, int]], event: str, at
             pass
         assert not slow.waiting.items
         assert not slow.waiting.missing
+        assert not slow.waiting.socket

@@ -17,7 +17,14 @@ from tests.mutation.operators import MODULE, body_start, functions
 from tests.mutation.runner import Runner
 from tests.mutation.scratch import mark, scratch_of, text_of
 
-FOLDERS = ("tests/unit", "tests/fuzz", "tests/protocol", "tests/broker", "tests/bridge")
+FOLDERS = (
+    "tests/unit",
+    "tests/contracts",
+    "tests/fuzz",
+    "tests/protocol",
+    "tests/broker",
+    "tests/bridge",
+)
 FILE_SECONDS_MAX = 300.0
 UNIT_SECONDS_MAX = 8.0
 OTHER_SECONDS_MAX = 12.0
