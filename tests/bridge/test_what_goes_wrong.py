@@ -178,7 +178,7 @@ def test_invented_peers_take_little_memory(linked: Linked) -> None:
         hellos.append(hello.replace(b'h"', b"x" * 500_000 + b'"') % 1)
         for it in hellos:
             sock.sendall(b"PUB sbus.j.lamps %d\r\n%b\r\n" % (len(it), it))
-        wait_until(lambda: linked.bad() == before + 1)
+        wait_until(lambda: linked.bad() > before)
     assert len(linked.bridge.status()["links"][0]["peers"]) == 1_024
 
 

@@ -10,6 +10,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,6 +68,10 @@ def test_top_shows_the_beginnings_of_keys_and_who_receives_them(bus: Bus, ctl: C
 
         with meanwhile(publish):
             (row,) = ctl("top", "--by", "key", "--count", "1", "--interval", "0.2")["rows"]
+            for by, count in (("client", 3), ("user", 1), ("worker", 3)):
+                rows = ctl("top", "--by", by, "--count", "1", "--interval", "0.2")["rows"]
+                assert len(rows) == count
+                assert sum(one["messages_in_per_second"] > 0 for one in rows) == 1
     assert row["prefix"] == "k/"
     assert row["messages_in_per_second"] > 0
     assert row["bytes_in_per_second"] == pytest.approx(8 * row["messages_in_per_second"])
@@ -116,6 +121,29 @@ def test_me_shows_the_user_that_asks(bus: Bus, ctl: Ctl, capfd: pytest.CaptureFi
     assert said(bus, capfd, "--dialect", "dot", "me", status=1) == (
         f"sbusctl: the bus at {bus.address} has the slash dialect: leave --dialect out\n"
     )
+
+
+def test_reload_and_drain_report_what_they_did(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "sbus.toml"
+    config.write_text("[limits]\nuser_connections_max = 100\n")
+    with running_bus(tmp_path, "--config", str(config)) as bus:
+        config.write_text("[limits]\nuser_connections_max = 101\nlog_bytes = 16777216\n")
+        result = json.loads(said(bus, capfd, "reload", "--json"))
+        assert result["applied"] == ["limits.user_connections_max"]
+        assert result["needs_restart"] == ["limits.log_bytes"]
+        config.write_text("[limits]\nuser_connection_max = 100\n")
+        assert "user_connection_max" in said(bus, capfd, "reload", status=1)
+        uid = str(os.geteuid())
+        limits = json.loads(said(bus, capfd, "limit", uid, "--json"))["after"]
+        assert limits["connections_max"] == 101
+        with bus.connect() as client:
+            client.whoami()
+            assert said(bus, capfd, "drain", "--timeout", "0.1", "--wait") == "1 client left\n"
+            assert client.receive_until_closed() == []
+        assert bus.process.wait(60) == 0
+        assert "cannot connect to" in said(bus, capfd, "version", status=1)
 
 
 @needs_root

@@ -79,6 +79,7 @@ async def test_a_request_that_nobody_receives_fails_at_once(bus: Bus) -> None:
                 with pytest.raises(TimeoutError):  # a subscriber that does not answer
                     await client.request("nobody", timeout_seconds=SILENCE_S)
                 assert (await messages.receive()).key == b"nobody"
+            await client.sync()  # the next client has no subscriber either
 
 
 def test_no_request_and_no_answer_ends_an_answerer(bus: Bus) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import socket
 import stat
 import struct
@@ -396,8 +397,12 @@ def test_bound_address_is_where_it_really_is(path: Path) -> None:
 
 
 def test_a_storm_leaves_few_connections_before_the_next_one(path: Path) -> None:
+    somaxconn = int(Path("/proc/sys/net/core/somaxconn").read_text())
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with closing(listen_at(path)), ExitStack() as stack:
-        for _ in range(1_025):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 2_048)), hard))
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(min(somaxconn, 1_024) + 1):
             client = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
             client.setblocking(False)
             client.connect(str(path))

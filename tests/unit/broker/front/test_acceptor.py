@@ -235,6 +235,13 @@ async def rejected(acceptor: Acceptor, client: socket.socket) -> list[bytes]:
     return packets
 
 
+async def test_a_client_of_the_dot_dialect_is_not_told_why(scene: Scene) -> None:
+    acceptor = scene.acceptor(rules=(connect_rule(False),), dialect="dot")
+    client = scene.connect()
+    assert await rejected(acceptor, client) == []
+    assert scene.rejector.refused == {"not-admitted": 1}
+
+
 async def test_a_rejected_client_may_have_left(scene: Scene) -> None:
     acceptor = scene.acceptor(rules=(connect_rule(False),))
     scene.connect().close()
