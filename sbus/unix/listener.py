@@ -34,7 +34,7 @@ BindableAddress = PathAddress | AbstractAddress
 
 BACKLOG_CONNECTIONS = 1024
 """Connections that wait to be accepted. A storm fills the queue, and a client that connects then
-waits until all of it has been accepted or refused, which takes up to 0.1 s. Enough for a host that
+waits until all of it has been accepted or refused, which takes some 0.1 s. Enough for a host that
 starts: at a full queue connect(2) waits, or fails at once with EAGAIN if it must not block."""
 
 
