@@ -214,16 +214,10 @@ async def test_who_waits_for_admission_when_the_bus_ends_is_told_so(
 # -- access rules ----------------------------------------------------------------------------------
 
 
-NOBODY: frozenset[int] = frozenset()
 MY_PROGRAM = Path("/proc/self/comm").read_text().strip()
-
-
-def connect_rule(
-    allows: bool, *, uids: frozenset[int] = NOBODY, gids: frozenset[int] = NOBODY
-) -> AccessRule:
-    return AccessRule(
-        allows=allows, permissions=frozenset({Permission.CONNECT}), uids=uids, gids=gids
-    )
+NOBODY_CONNECTS = AccessRule(
+    allows=False, permissions=frozenset({Permission.CONNECT}), uids=frozenset(), gids=frozenset()
+)
 
 
 async def rejected(acceptor: Acceptor, client: socket.socket) -> list[bytes]:
@@ -236,14 +230,14 @@ async def rejected(acceptor: Acceptor, client: socket.socket) -> list[bytes]:
 
 
 async def test_a_client_of_the_dot_dialect_is_not_told_why(scene: Scene) -> None:
-    acceptor = scene.acceptor(rules=(connect_rule(False),), dialect="dot")
+    acceptor = scene.acceptor(rules=(NOBODY_CONNECTS,), dialect="dot")
     client = scene.connect()
     assert await rejected(acceptor, client) == []
     assert scene.rejector.refused == {"not-admitted": 1}
 
 
 async def test_a_rejected_client_may_have_left(scene: Scene) -> None:
-    acceptor = scene.acceptor(rules=(connect_rule(False),))
+    acceptor = scene.acceptor(rules=(NOBODY_CONNECTS,))
     scene.connect().close()
     assert await rejected(acceptor, scene.connect())
     assert scene.rejector.refused == {"not-admitted": 2}
@@ -260,7 +254,7 @@ def strange_name() -> Iterator[None]:
 
 @pytest.mark.usefixtures("strange_name")
 async def test_names_of_programs_are_escaped(scene: Scene) -> None:
-    acceptor = scene.acceptor(rules=(connect_rule(False),))
+    acceptor = scene.acceptor(rules=(NOBODY_CONNECTS,))
     await rejected(acceptor, scene.connect())
     assert r"(a\x0a\x1b\\\xff)" in scene.lines[0]
 
