@@ -17,6 +17,7 @@ from sbus.broker.ipc.worker_protocol import (
     ClientDescribed,
     DescribeClient,
     HandOverClient,
+    MoveDeclined,
     PrepareClient,
     RunQuery,
 )
@@ -111,8 +112,9 @@ class Lab:
         bus.tell(source, DescribeClient(number))
         self.settle()
         described = bus.other_events.pop()
-        if not isinstance(described, ClientDescribed):
+        if described == MoveDeclined(number, "it waits, or messages wait for it"):
             return
+        assert isinstance(described, ClientDescribed), described
         place = bus.account_of(client.credentials.uid).place
         adoption = AdoptClient(number, client.credentials, place, encode_rule_set(0), number)
         sock = bus.workers[source].sessions[number].sock

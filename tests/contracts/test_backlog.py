@@ -218,6 +218,7 @@ class Slow:
 
     def happen(self, event: str) -> None:
         self.lab.happen(event, self.client)
+        self.last_dropped_bytes = None
         if event in ("die", "resume"):
             self.waiting.lose()
             self.sent, self.counts = 0, (0, 0, 0)
@@ -238,8 +239,9 @@ def test_what_waits(order: str, acts: list[tuple[str, int, int]], event: str, at
     with lab(backlog_messages_max=MESSAGES_MAX, backlog_bytes_max=BYTES_MAX) as opened:
         slow = Slow(opened)
         slow.choose(order)
-        for number, (what, pick, size) in enumerate([("burst", 0, 100), *acts]):
-            if number == at:
+        acts = [("burst", 0, 100), *acts]
+        for number, (what, pick, size) in enumerate(acts):
+            if number == at % len(acts):
                 slow.happen(event)
             if what == "read":
                 slow.read(1 + pick)
