@@ -516,6 +516,27 @@ admin kick A why
 A< CMSG !/error\0kicked why
 A end
 
+== a client that breaks the protocol while its socket is full is told when it reads
+A> CMSG !/notices/on
+A| full
+A~> HELLO
+A< CMSG !/error\0unknown-word {text}
+A end
+
+== a client that was disconnected may leave without having read
+with notices=!/notices/on
+with notices=echo/on
+A> CMSG {notices}
+B> SUB k
+A| full
+A~> HELLO
+B> MSG k\01
+! close A
+B> MSG k\02
+B< MSG k\01
+B< MSG k\02
+= unknown-word=1
+
 == a client that does not read its replies is not read
 B> SUB k
 A> SUB news

@@ -17,6 +17,7 @@ from sbus.broker.ipc.queries import ActivityQuery, ActivityReply
 from sbus.broker.ipc.worker_protocol import RunQuery
 from sbus.limits import Limits
 from sbus.protocol.controls import FloodControl
+from sbus.shared.accounts import DROPPED
 from sbus.unix.send_buffer import small_buffer_bytes
 from tests.fuzz.one_process_bus import CREDENTIALS, OneProcessBus, one_process_bus
 from tests.protocol.accounts import check_ledger, difference, different_fields
@@ -89,12 +90,15 @@ class LabBus(Bus):
             bus.memory, nothing, nothing, nothing, bus.book, nothing
         )
         self._publisher = LabLink(bus, 0, self._buffer_bytes)
+        self._connected = [self._publisher.peer.number]
+        """The numbers of all clients."""
 
     # -- clients -------------------------------------------------------------------------------
     def connect(self, number: int) -> Link:
         worker = number % self._workers if self._place == "other" else 0
         link = LabLink(self._bus, worker, self._buffer_bytes)
         self._bus.settle()
+        self._connected.append(link.peer.number)
         return link
 
     def report(self, link: Link) -> dict[str, Any]:
@@ -137,7 +141,11 @@ class LabBus(Bus):
             check_ledger(self.report(link), tally, False, self._counts_anew)
 
     def finish(self) -> None:
+        self._publisher.close()
         self._bus.settle()
+        assert sorted(self._bus.gone) == self._connected, "not all clients are gone"
+        left = {kind: use for kind in range(DROPPED) if (use := self._bus.account.use(kind))}
+        assert not left, f"their account still has {left}"
 
     def event(self, name: str, link: Link | None) -> None:
         if name.startswith("wait "):
