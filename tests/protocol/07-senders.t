@@ -44,3 +44,13 @@ A> SUB k
 A> MSG k\01
 B> MSG k\02
 A< CMSG !/from\0{n} {B.client} {B.gid} {B.uid} {B.pid} MSG k\02
+
+== messages that wait in a backlog have their senders and places
+bus: socket_buffer_bytes=20000 packet_bytes_max=8000
+A> CMSG sender/on
+A> SUB k
+A| full
+B> MSG k\01
+C> MSG k\02
+A< CMSG !/from\0{place:1} {B.client} {B.gid} {B.uid} {B.pid} MSG k\01
+A< CMSG !/from\0{place:2} {C.client} {C.gid} {C.uid} {C.pid} MSG k\02

@@ -179,6 +179,32 @@ A> CMSG !/publish\0token\0nobody\0
 ! die A
 A< CMSG !/receipt\0token\00 0 0
 
+== a receipt is unknown if the recipient's worker dies before it has the message
+run: event=die workers=2,4 place=other
+A> SUB k
+! stop A
+B~> CMSG !/publish\0token\0k\01
+B~> CMSG !/sync\0placed
+B< CMSG !/sync\0placed
+! {event} A
+A< MSG k\01
+B< CMSG !/receipt\0token\0?
+
+== a message that was held when its publisher's worker died is published once
+run: event=die workers=2,4 place=other
+A> CMSG blocking/soft/block
+A> SUB k
+A| full
+B> CMSG !/notices/on
+B> MSG k\01
+B~> CMSG !/publish\0token\0k\02
+B held
+! {event} B
+B held
+A< MSG k\01
+A< MSG k\02
+B< CMSG !/receipt\0token\01 0 0
+
 == publishers are held for a client that blocks, as before, and for another one beside it
 run: event=die,move
 A> CMSG blocking/soft/block

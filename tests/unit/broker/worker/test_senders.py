@@ -5,10 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from sbus.limits import Limits
-from sbus.shared.worker_statistics import ACCEPTED_BYTES, IN_BACKLOG, IN_BACKLOG_BYTES
+from sbus.shared.worker_statistics import ACCEPTED_BYTES
 from tests.fuzz.one_process_bus import OneProcessBus, Peer, one_process_bus
 from tests.support.senders import SentBy, without_sender
-from tests.unit.broker.delivery.outbox_peer import SMALL_BUFFER_BYTES
 from tests.unit.broker.worker.bus_states import tell
 
 
@@ -35,29 +34,6 @@ def test_places_grow_also_when_the_clock_is_behind(bus: OneProcessBus) -> None:
     for peer in (writer, reader):
         tell(bus, peer, b"MSG k\0", b"MSG k\0")
     assert [sent_by.place for sent_by, _ in told(reader)] == [ahead + 1 + n for n in range(4)]
-
-
-@pytest.mark.parametrize("order", [b"queue", b"latest"])
-def test_a_backlog_keeps_what_is_told_with_a_message(bus: OneProcessBus, order: bytes) -> None:
-    """In order `latest` by the key of the message."""
-    reader = bus.connect(0, buffer_bytes=SMALL_BUFFER_BYTES)
-    writer = bus.connect(1)
-    tell(bus, reader, b"CMSG sender/on", b"CMSG order/" + order, b"SUB k/")
-    sent = [b"MSG k/%d\0%d " % (number % 3, number) + bytes(500) for number in range(60)]
-    tell(bus, writer, *sent)
-    found, places = told(reader), list[int]()
-    while len(found) > len(places):
-        places = [sent_by.place for sent_by, _ in found]
-        bus.settle()
-        found += told(reader)
-    if order == b"queue":
-        assert [packet for _, packet in found] == sent
-        assert places == sorted(set(places))
-    else:
-        assert len(found) < len(sent)
-        assert {packet for _, packet in found[-3:]} == set(sent[-3:])
-    counts = [worker.context.statistics.counts for worker in bus.workers]
-    assert [(count[IN_BACKLOG], count[IN_BACKLOG_BYTES]) for count in counts] == [(0, 0)] * 2
 
 
 def test_what_is_told_counts_as_accepted_and_delivered(bus: OneProcessBus) -> None:
