@@ -130,6 +130,25 @@ A< CMSG !/sync\0own
 AC< MSG k\02
 B< CMSG !/sync\0behind
 
+== nobody is held for a client that a secret key does not mean
+run: workers=1,2
+with key=!/cred/4294967290///s
+with key=!/cred//4294967290//s
+with key=!/cred///4294967290/s
+A> CMSG blocking/soft/block
+A> SUB !/cred////s
+A| full
+B> MSG !/cred////s\01
+B> MSG {key}\0for nobody
+B> CMSG !/sync\0flows
+B< CMSG !/sync\0flows
+B~> MSG {A.cred}/s\02
+B~> CMSG !/sync\0behind
+B held
+A< MSG !/cred////s\01
+A< MSG {A.cred}/s\02
+B< CMSG !/sync\0behind
+
 == a subscription of a client that holds others holds publishers, too
 run: workers=1,2
 A> CMSG blocking/soft/block

@@ -27,7 +27,6 @@ from sbus.broker.worker.session import Session
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.compiled import STEP
 from sbus.limits import UNITS_PER_SECOND, Limits
-from sbus.protocol.controls import end_notice
 from sbus.shared.accounts import WAITING_BYTES
 from sbus.shared.ordered_log import WINDOW_SECONDS
 from sbus.shared.shared_memory import MemoryLock
@@ -460,38 +459,6 @@ def test_a_worker_that_quiesces_reads_no_more_and_says_so_once(bus: OneProcessBu
     bus.settle()
     assert published(bus, 0) == 0
     assert bus.quiesced == [0]
-
-
-def test_a_worker_that_stops_delivers_what_the_log_has_and_ends(bus: OneProcessBus) -> None:
-    reader, writer = subscriber(bus, 0), publisher(bus, 1)
-    sent = put_in_log(bus, writer, 1_000)
-    bus.tell(0, Stop())
-    got: list[bytes] = []
-    for _ in range(TICKS_TO_REST_MAX):
-        if bus.stepped[0].has_ended:
-            break
-        bus.stepped[0].tick()
-        got += reader.read()
-    assert bus.stepped[0].has_ended
-    assert got == sent
-
-
-def test_a_worker_that_stops_tells_clients_why_behind_their_backlogs(bus: OneProcessBus) -> None:
-    reader, writer = subscriber(bus, 0, SMALL_BUFFER_BYTES), publisher(bus, 0)
-    reader.send(b"CMSG !/notices/on")
-    bus.settle()
-    sent = send(writer, messages(0, 40))
-    rest(bus.stepped[0])
-    bus.tell(0, Stop("draining"))
-    got: list[bytes] = []
-    for _ in range(TICKS_TO_REST_MAX):
-        if bus.stepped[0].has_ended:
-            break
-        rest(bus.stepped[0])
-        got += reader.read()
-    assert bus.stepped[0].has_ended
-    assert got == [*sent, end_notice("draining")]
-    assert writer.read() == [], "it has not asked for notices"
 
 
 def test_a_worker_that_stops_waits_for_a_client_that_does_not_read_until_its_time_is_up(

@@ -3,7 +3,6 @@
 from collections import Counter
 from typing import cast
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -185,49 +184,6 @@ def test_interest_whose_edge_a_compaction_took_is_learned_and_ends_with_its_edge
     assert router.look_up(b"a").mask == 1
     router.apply(remote(0, b"a", kind=UNSUBSCRIBED))
     assert router.look_up(b"a").mask == 0
-
-
-def test_a_publisher_without_echo_is_left_out() -> None:
-    one, two = outbox(), outbox()
-    route = Route(5, (one, two))
-    without = route.without(one, 1)
-    assert (without.mask, without.recipients) == (5, (two,))
-    assert route.recipients == (one, two)
-    assert route.without(outbox(), 1) is route
-
-
-def test_a_publisher_without_echo_does_not_wait_for_itself() -> None:
-    one, two = outbox(), outbox()
-    own, others = backpressure_rule(1), backpressure_rule(2)
-    route = Route(5, (one, two), {own.holds: (own, others)})
-    assert all_rules(route.without(one, 1)) == [others]
-    assert all_rules(route.without(two, 3)) == [own, others]
-    assert all_rules(route) == [own, others]
-
-
-@pytest.mark.parametrize("here", [True, False])
-@pytest.mark.parametrize(
-    ("key", "waits"),
-    [
-        (b"!/cred////", True),
-        (b"!/cred//1000//", True),
-        (b"!/cred//1001//", False),
-        (b"!/cred/10/1000/4711/", True),
-        (b"!/cred/10/1000/4712/", False),
-        (b"!/cred/11///", False),
-    ],
-)
-def test_nobody_waits_for_a_client_that_a_secret_key_does_not_mean(
-    key: bytes, waits: bool, here: bool
-) -> None:
-    """An empty id of a pattern is found for any id; whose it is, the rule says."""
-    router = new_router()
-    rule, pattern = backpressure_rule(7), b"!/cred////"
-    if here:
-        router.add(pattern, rule)
-    else:
-        router.apply(held_by(rule, 0, pattern))
-    assert [it.client for it in all_rules(router.look_up(key))] == ([7] if waits else [])
 
 
 NOT_A_B = 0b101

@@ -132,8 +132,8 @@ def secret(ids: tuple[bytes, ...], rest: bytes = b"x") -> bytes:
     return b"!/cred/%b/%b/%b/%b" % (*ids, rest)
 
 
-NUMBERS = [1, 2, 12]
-_id = st.sampled_from([b"", b"", b"1", b"2", b"12", b"01", b"*", b"1*"])
+NUMBERS = [0, 1, 2, 12]
+_id = st.sampled_from([b"", b"", b"0", b"1", b"2", b"12", b"01", b"*", b"1*"])
 _segment = st.sampled_from([b"", b"a", b"b", b"!", b"cred", b"*", b"a*", b"!*", b"1"])
 _rest = st.lists(_segment, max_size=4).map(b"/".join)
 _nested = st.builds(lambda *ids: b"!/cred/%b/%b/%b/%b" % ids, _id, _id, _id, _rest)
@@ -215,38 +215,8 @@ def test_one_that_cannot_be_watched_is_refused() -> None:
         client.check(secret((b"", b"", b"")))
 
 
-# -- the end of a process --------------------------------------------------------------------------
-
 OF_PROCESS = secret((b"", b"", b"30"))
 OF_USER = secret((b"", b"20", b""))
-
-
-def test_the_next_message_after_the_end_is_not_delivered_though_the_route_is_remembered() -> None:
-    client = Client(new_router(), ME)
-    client.sub(secret((b"", b"", b"")))
-    remembered = client.router.look_up(OF_PROCESS)
-    publish(client.router, OF_PROCESS)
-    assert client.collector.take() == [OF_PROCESS]
-    client.process.ended = True
-    assert client.router.look_up(OF_PROCESS) is remembered
-    publish(client.router, OF_PROCESS)
-    assert client.collector.take() == []
-    publish(client.router, OF_USER)
-    assert client.collector.take() == [OF_USER], "its user and group stay its own"
-
-
-def test_after_the_end_the_process_cannot_be_named_but_given_back() -> None:
-    client = Client(new_router(), ME)
-    client.sub(OF_PROCESS)
-    client.process.ended = True
-    with pytest.raises(Misbehaviour, match="not-yours"):
-        client.check(OF_PROCESS)
-    client.secret_recipient.check_ids(OF_PROCESS)
-    client.sub(secret((b"10", b"20", b"")))
-    publish(client.router, secret((b"10", b"20", b"30")))
-    assert client.collector.take() == []
-    publish(client.router, secret((b"10", b"20", b"")))
-    assert client.collector.take() == [secret((b"10", b"20", b""))]
 
 
 # -- ids that nobody has ---------------------------------------------------------------------------
@@ -262,13 +232,6 @@ def test_what_the_kernel_could_not_translate_matches_nothing() -> None:
                 client.check(secret(ids))
         publish(client.router, secret(ids))
         assert bool(client.collector.take()) == (not any(ids)), ids
-
-
-def test_root_is_somebody() -> None:
-    client = Client(new_router(), Credentials(gid=0, uid=0, pid=30))
-    client.sub(secret((b"0", b"0", b"")))
-    publish(client.router, secret((b"0", b"0", b"30")))
-    assert client.collector.take() == [secret((b"0", b"0", b"30"))]
 
 
 def test_an_outbox_without_a_secret_recipient_gets_no_secret_message() -> None:
