@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from sbus.broker.worker.fair_queue import FairQueue
 
 TURN = 64
+USERS = 4
 
 
 class Client:
@@ -44,111 +45,6 @@ def run(
         charged[client.account_place] += cost
         served.append(client)
     return charged, served
-
-
-@given(
-    clients=st.tuples(st.integers(1, 50), st.integers(1, 50)),
-    costs=st.tuples(
-        st.lists(st.integers(1, 1000), min_size=1, max_size=5),
-        st.lists(st.integers(1, 1000), min_size=1, max_size=5),
-    ),
-)
-def test_two_users_who_always_want_more_get_equal_shares(
-    clients: tuple[int, int], costs: tuple[list[int], list[int]]
-) -> None:
-    queue: FairQueue[Client] = FairQueue()
-    enqueue(queue, a=clients[0], b=clients[1])
-    served: Counter[int] = Counter()
-
-    def cost(client: Client) -> int:
-        own = costs[client.account_place - ord("a")]
-        served[client.account_place] += 1
-        return own[served[client.account_place] % len(own)]
-
-    charged, _ = run(queue, 1000, cost)
-    largest = max(max(own) for own in costs)
-    assert abs(charged[ord("a")] - charged[ord("b")]) <= largest
-
-
-def test_two_hundred_connections_delay_another_user_by_no_turn() -> None:
-    queue: FairQueue[Client] = FairQueue()
-    enqueue(queue, a=200)
-    run(queue, 300, lambda client: TURN)
-    enqueue(queue, b=1)
-    client = queue.next()
-    assert client is not None
-    assert client.account_place == ord("b")
-
-
-@given(others=st.integers(1, 5), own_cost=st.integers(1, TURN), away=st.integers(0, 400))
-def test_who_wants_little_has_the_next_turn_whenever_it_comes(
-    others: int, own_cost: int, away: int
-) -> None:
-    """B, that wants less than its share, among users that always want more."""
-    queue: FairQueue[Client] = FairQueue()
-    enqueue(queue, **dict.fromkeys("cdefg"[:others], 50))
-    own = Client(ord("b"))
-    run(queue, 10 * others, lambda client: TURN)
-    for _ in range(20):
-        queue.add(own)
-        assert queue.next() is own
-        queue.charge(own.account_place, own_cost)
-        # Everybody has been charged a turn more than B; then B is away, for longer or not.
-        run(queue, 2 * others + away, lambda client: TURN)
-
-
-def test_leaving_and_coming_back_does_not_pay() -> None:
-    """A user that leaves the queue after each turn gets no more than one that stays."""
-    queue: FairQueue[Client] = FairQueue()
-    enqueue(queue, a=3)
-    visitor = Client(ord("b"))
-    charged: Counter[int] = Counter()
-    queue.add(visitor)
-    for _ in range(1000):
-        client = queue.next()
-        assert client is not None
-        cost = 1 if client.account_place == ord("a") else 4 * TURN
-        queue.charge(client.account_place, cost)
-        charged[client.account_place] += cost
-        if client is not visitor:
-            queue.add(client)
-        queue.add(visitor)
-    assert charged[ord("b")] <= charged[ord("a")] + 4 * TURN
-
-
-def test_staying_away_saves_nothing_up() -> None:
-    queue: FairQueue[Client] = FairQueue()
-    enqueue(queue, a=1)
-    run(queue, 1000, lambda client: TURN)
-    enqueue(queue, b=1)
-    charged, _ = run(queue, 100, lambda client: TURN)
-    assert abs(charged[ord("a")] - charged[ord("b")]) <= TURN
-
-
-def test_a_crowd_of_newcomers_is_served_in_the_order_of_its_coming() -> None:
-    queue: FairQueue[Client] = FairQueue()
-    enqueue(queue, a=5)
-    run(queue, 10, lambda client: TURN)
-    crowd = [Client(1000 + number) for number in range(50)]
-    for client in crowd:
-        queue.add(client)
-    served = []
-    for _ in crowd:
-        newcomer = queue.next()
-        assert newcomer is not None
-        served.append(newcomer)
-        queue.charge(newcomer.account_place, TURN)
-        queue.add(newcomer)
-    assert served == crowd
-
-
-def test_a_charge_while_in_line_counts_too() -> None:
-    """Work that shows only afterwards, for a user that waits for its turn."""
-    queue: FairQueue[Client] = FairQueue()
-    enqueue(queue, a=1, b=1, c=1)
-    queue.charge(ord("b"), 10 * TURN)
-    charged, _ = run(queue, 20, lambda client: TURN)
-    assert charged[ord("a")] == charged[ord("c")] == 10 * TURN
 
 
 def test_users_who_owe_nothing_are_forgotten() -> None:
@@ -207,60 +103,85 @@ def test_charges_outlast_an_empty_queue_until_they_are_forgotten(forgets: bool) 
     assert turns == ({1: 2, 2: 2} if forgets else {2: 4})
 
 
-@pytest.mark.parametrize("count", [1, 2, 7])
-def test_clients_of_one_user_take_turns(count: int) -> None:
-    queue: FairQueue[Client] = FairQueue()
-    enqueue(queue, a=count, b=3)
-    _, served = run(queue, 40 * count, lambda client: 10)
-    numbers = [client.number for client in served if client.account_place == ord("a")]
-    assert numbers == [at % count for at in range(len(numbers))]
-
-
-def test_a_charge_to_somebody_unknown_changes_nothing() -> None:
-    queue: FairQueue[Client] = FairQueue()
-    queue.charge(5, 100)
-    assert queue.next() is None
-
-
-class StandingInLine(RuleBasedStateMachine):
-    """A queued client is queued once, is served once, and in the order of its user."""
+class Turns(RuleBasedStateMachine):
+    """The queue beside a list of its clients, and what each user was charged."""
 
     @initialize()
     def begin(self) -> None:
         self.queue: FairQueue[Client] = FairQueue()
-        self.clients = [Client(user, number) for user in range(3) for number in range(3)]
-        self.lines: dict[int, list[Client]] = {0: [], 1: [], 2: []}
+        self.clients = [Client(user, number) for user in range(USERS) for number in range(3)]
+        self.line: list[Client] = []
+        """In the order in which they came."""
+        self.charged: Counter[int] = Counter()
+        self.virtual_time = 0
+        self.newcomers: list[int] = []
+        """Users that came without a debt and have had no turn since, in their order."""
+        self.serving: int | None = None
+        """The user of the last turn counts as queued until the next one begins."""
 
-    @rule(pick=st.integers(0, 8))
-    def add(self, pick: int) -> None:
-        client = self.clients[pick]
+    def queued(self) -> set[int]:
+        return {client.account_place for client in self.line}
+
+    @rule(picks=st.lists(st.integers(0, 3 * USERS - 1), min_size=1, max_size=4))
+    def add(self, picks: list[int]) -> None:
+        for pick in picks:
+            self.add_client(self.clients[pick])
+
+    def add_client(self, client: Client) -> None:
+        user = client.account_place
+        comes = user != self.serving and user not in self.queued()
         self.queue.add(client)
-        line = self.lines[client.account_place]
-        if client not in line:
-            line.append(client)
         assert client.is_queued
-
-    @rule(cost=st.integers(0, 2000))
-    def serve(self, cost: int) -> None:
-        client = self.queue.next()
-        if client is None:
-            assert not any(self.lines.values())
+        if client in self.line:
             return
-        assert client is self.lines[client.account_place].pop(0)
+        self.line.append(client)
+        if comes and self.charged[user] <= self.virtual_time:
+            self.newcomers.append(user)
+            self.charged[user] = self.virtual_time
+
+    @rule(cost=st.integers(0, 500), stays=st.booleans())
+    def serve(self, cost: int, stays: bool) -> None:
+        client = self.queue.next()
+        if not self.line:
+            assert client is None
+            self.serving = None
+            return
+        assert client is not None
+        user = client.account_place
+        assert client is next(it for it in self.line if it.account_place == user), "not its turn"
         assert not client.is_queued
-        self.queue.charge(client.account_place, cost)
+        assert self.charged[user] == min(self.charged[it] for it in self.queued())
+        first = [it for it in self.newcomers if self.charged[it] == self.charged[user]]
+        assert user in first[:1] or not first, "one that comes without debt has the next turn"
+        self.newcomers = [it for it in self.newcomers if it != user and it in self.queued()]
+        self.line.remove(client)
+        self.virtual_time = self.charged[user]
+        self.serving = user
+        self.charge(user, cost)
+        if stays:
+            self.add_client(client)
 
-    @precondition(lambda self: any(self.lines.values()))
+    @rule(user=st.integers(0, USERS - 1), cost=st.integers(1, 2_000))
+    def charge(self, user: int, cost: int) -> None:
+        """Also for work that shows only afterwards, of a user that waits for its turn."""
+        self.queue.charge(user, cost)
+        if user in self.charged:
+            self.charged[user] += cost
+            if cost and user != self.serving:
+                self.newcomers = [it for it in self.newcomers if it != user]
+
+    @precondition(lambda self: not self.line)
     @rule()
-    def serve_all(self) -> None:
-        served = []
-        while (client := self.queue.next()) is not None:
-            served.append(client)
-            assert client is self.lines[client.account_place].pop(0)
-        assert not any(self.lines.values())
+    def forget(self) -> None:
+        """Nobody was kept waiting."""
+        assert self.queue.next() is None
+        self.queue.forget_charges()
+        self.charged.clear()
+        self.newcomers.clear()
+        self.virtual_time, self.serving = 0, None
 
 
-TestStandingInLine = StandingInLine.TestCase
+TestTurns = Turns.TestCase
 
 
 @given(readers=st.integers(1, 50), writers=st.integers(1, 50))
