@@ -13,7 +13,6 @@ from unittest.mock import patch
 
 import pytest
 
-from sbus.broker.worker import log_walker
 from sbus.compiled import STEP
 from sbus.limits import Limits
 from sbus.shared import ordered_log
@@ -131,42 +130,6 @@ def test_others_append_nothing_over_what_is_kept(scene: tuple[OneProcessBus, Sce
     clients.received += messages_of(clients.other)
     assert clients.received == [flood_message()] * clients.flooded
     assert end <= place + LOG_BYTES
-
-
-@pytest.mark.usefixtures("real_time")
-def test_a_worker_that_shared_its_progress_has_walked_what_it_shared(
-    scene: tuple[OneProcessBus, Scene],
-) -> None:
-    """The log is nearly full of what others have walked."""
-    bus, clients = scene
-    messages = [b"MSG victim\0" + bytes(1500) + b"%d" % number for number in range(3)]
-    clients.publisher.send(b"MSG victim\0")
-    bus.settle()
-    clients.victim.read()
-    for message in messages:
-        clients.publisher.send(message)
-        clients.run(PUBLISHER)
-    clients.flood_to(clients.head() + LOG_BYTES * 13 // 16)
-    walker = bus.stepped[VICTIM].parts.sequencer._walker
-    real_share = walker._share_progress
-
-    def share_and_die() -> None:
-        real_share()
-        raise Died
-
-    with (
-        patch.object(log_walker, "_WALK_COST_PER_SHARE", 1),
-        patch.object(log_walker, "_WALK_ENTRIES_PER_LOOK", 1),
-        patch.object(log_walker, "_WALK_SECONDS_PER_SHARE", 0),
-        patch.object(walker, "_share_progress", share_and_die),
-        pytest.raises(Died),
-    ):
-        clients.run(VICTIM)
-    bus.replace(VICTIM)
-    bus.settle()
-    received = clients.victim.read()
-    assert [without_sender(it)[1] for it in received if b"!/lost" not in it] == messages
-    assert b"CMSG !/lost\0?" not in received
 
 
 def test_a_successor_holds_the_lock_for_no_look_at_a_log_block(

@@ -8,7 +8,6 @@ import errno
 import gc
 import itertools
 import os
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,7 +18,7 @@ import pytest
 from sbus.broker.delivery import fan_out_times
 from sbus.broker.delivery.outbox import Outbox
 from sbus.broker.ipc.queries import ActivityQuery, ActivityReply
-from sbus.broker.ipc.worker_protocol import DisconnectClient, Quiesce, RunQuery, Stop
+from sbus.broker.ipc.worker_protocol import Quiesce, RunQuery, Stop
 from sbus.broker.worker import machine, sessions, table_reader
 from sbus.broker.worker.log_walker import LogWalker
 from sbus.broker.worker.sequencer import Sequencer
@@ -219,24 +218,6 @@ def test_the_turns_of_a_tick_are_bounded(bus: OneProcessBus) -> None:
     assert rest(bus.stepped[0]) > 0
 
 
-def test_a_client_that_is_disconnected_between_two_turns_gets_no_other_one(
-    bus: OneProcessBus,
-) -> None:
-    peer = subscriber(bus, 0)
-    sent = send(peer, messages(0, 4 * LIMITS.batch_packets_max))
-    bus.stepped[0].tick()
-    assert 0 < published(bus, 0) < len(sent)
-    bus.tell(0, DisconnectClient(peer.number, "enough"))
-    bus.settle()
-    done = published(bus, 0)
-    assert done < len(sent)
-    assert not bus.gone, "it has not read everything"
-    assert peer.read() == sent[:done]
-    assert peer.ended
-    bus.settle()
-    assert bus.gone == {peer.number: "kicked"}
-
-
 def test_a_publisher_waits_while_the_worker_reads_a_large_table_and_others_do_not(
     bus: OneProcessBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -351,30 +332,6 @@ def test_publishing_spares_a_worker_that_was_woken_the_walk(
 
 
 # -- backlogs --------------------------------------------------------------------------------------
-def test_a_backlog_with_room_is_sent_before_more_is_walked(
-    bus: OneProcessBus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reader, writer = subscriber(bus, 0, SMALL_BUFFER_BYTES), publisher(bus, 1)
-    session = session_of(bus, reader)
-    sent = send(writer, messages(0, 30))
-    bus.settle()
-    assert session.outbox.statistics().backlog > 0
-    session.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LARGE_BUFFER_BYTES)
-    sent += put_in_log(bus, writer, 10)
-    sequencer = bus.workers[0].sequencer
-    backlogs = []
-    walk_on = sequencer.walk_on
-
-    def look_and_walk(cost_max: int) -> None:
-        backlogs.append(session.outbox.statistics().backlog)
-        walk_on(cost_max)
-
-    monkeypatch.setattr(sequencer, "walk_on", look_and_walk)
-    got = reader.read()
-    rest(bus.stepped[0])
-    assert backlogs, "nothing was walked"
-    assert not any(backlogs)
-    assert got + reader.read() == sent
 
 
 def fail_to_send(

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import pytest
 
 from sbus.limits import Limits
-from sbus.shared.shared_memory import LOG_HEAD
 from tests.fuzz.one_process_bus import OneProcessBus, Peer, one_process_bus
 from tests.support import compiled_step
 from tests.support.dying_child import dies
@@ -72,13 +71,6 @@ def publish_elsewhere(bus: OneProcessBus, publishers: list[Peer]) -> None:
         pass
 
 
-def publish_elsewhere_later(bus: OneProcessBus, publishers: list[Peer]) -> None:
-    """The same, after the messages of others have taken the whole log several times."""
-    with bus.memory.lock as words:
-        words[LOG_HEAD] += 3 * LIMITS.log_bytes
-    publish_elsewhere(bus, publishers)
-
-
 def outcomes(publish: Callable[[OneProcessBus, list[Peer]], None]) -> Iterator[Outcome]:
     """Of a death at each store in turn; the last is without a death."""
     for store in range(STORES_MAX):
@@ -125,21 +117,6 @@ def is_in_order(received: list[bytes]) -> bool:
     """Whether messages came in their order, and none twice."""
     numbers = [MESSAGES.index(packet) for packet in received]
     return numbers == sorted(set(numbers))
-
-
-@pytest.mark.parametrize("publish", [publish_elsewhere, publish_elsewhere_later])
-def test_messages_of_the_log_reach_everybody_who_has_not_got_them(
-    publish: Callable[[OneProcessBus, list[Peer]], None],
-) -> None:
-    found = list(outcomes(publish))
-    for outcome in found:
-        assert all(map(is_in_order, outcome.received))
-        accounted = [len(got) + lost for got, lost in zip(*outcome[:2], strict=True)]
-        assert outcome.unprocessed == 0
-        assert min(accounted) >= len(MESSAGES)
-        assert sum(accounted) - READERS * len(MESSAGES) in (0, 1), "one is in doubt"
-        assert sum(outcome.lost) <= 1
-    assert found[-1] == Outcome([MESSAGES] * READERS, [0] * READERS, 0)
 
 
 @pytest.mark.parametrize(
