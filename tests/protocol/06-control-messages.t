@@ -31,6 +31,24 @@ A~> CMSG !/cred/whoami
 A< CMSG !/cred/whoami\0{A.cred}
 BC> MSG k\03
 
+== subscriptions begin and end at their places, also where a worker is late
+run: workers=2,4 place=other
+A> SUB old
+! stop A
+B~> MSG old\01
+B~> MSG new\01
+B~> CMSG !/sync\0accepted
+B< CMSG !/sync\0accepted
+A~> SUB new
+A~> UNSUB old
+A~> CMSG !/sync\0behind
+! continue A
+A< MSG old\01
+A< CMSG !/sync\0behind
+B> MSG old\02
+B> MSG new\02
+A< MSG new\02
+
 == sync answers with the first 64 bytes of its payload
 with token= answer=
 with token=7 answer=7

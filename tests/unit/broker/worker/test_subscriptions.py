@@ -29,7 +29,7 @@ from sbus.shared.subscription_table import (
     Record,
     encode_record,
 )
-from tests.unit.broker.worker.sequencer_model import LIMITS, Bus, Client
+from tests.unit.broker.worker.sequencer_bus import LIMITS, Bus, Client
 from tests.unit.shared.journal_model import read_all
 
 WORKERS = 2
@@ -40,10 +40,6 @@ KEY_OF = dict(zip(PATTERNS, KEYS, strict=True))
 PICKS = st.integers(0, 100)
 SMALL = 8192
 """Bytes of a table that a few clients fill, and whose reserve has room to replace any record."""
-
-
-def nothing() -> None:
-    """Nobody else acts."""
 
 
 SMALL_TABLE = msgspec.structs.replace(LIMITS, table_bytes=4096)
@@ -61,7 +57,7 @@ def compact(bus: Bus) -> None:
     for finish in (False, True):
         for worker in range(2):
             for _ in range(2):
-                bus.walk_on(worker, nothing)
+                bus.walk_on(worker)
         bus.compact(finish=finish)
     for subscriptions in bus.subscriptions:
         subscriptions.retry()
@@ -130,7 +126,7 @@ def test_a_full_table_still_lets_clients_unsubscribe(small_bus: Bus) -> None:
         assert patiently(bus, unsubscribe), "held back for ever"
         del client.subscriptions[pattern]
     assert not bus.routers[0]._interest
-    assert patiently(bus, lambda: bus.subscribe(client, b"a", nothing))
+    assert patiently(bus, lambda: bus.subscribe(client, b"a"))
 
 
 def test_a_full_table_hears_of_clients_that_leave(small_bus: Bus) -> None:
@@ -235,7 +231,7 @@ class Subscribing(RuleBasedStateMachine):
 
     @rule(worker=st.integers(0, WORKERS - 1))
     def walk_on(self, worker: int) -> None:
-        self.bus.walk_on(worker, nothing)
+        self.bus.walk_on(worker)
 
     @rule(finish=st.booleans())
     def compact(self, finish: bool) -> None:
@@ -334,7 +330,7 @@ class Subscribing(RuleBasedStateMachine):
         assert patiently(self.bus, is_at_rest), "held back for ever"
         for worker in range(WORKERS):
             for _ in range(2):
-                self.bus.walk_on(worker, nothing)
+                self.bus.walk_on(worker)
 
     def check_journal(self) -> None:
         """What a newcomer and the next compaction would learn is what there is."""
@@ -412,12 +408,12 @@ def bus() -> Iterator[Bus]:
 
 def subscribe_all(bus: Bus, client: Client, patterns: list[bytes]) -> None:
     for pattern in patterns:
-        assert bus.subscribe(client, pattern, nothing)
+        assert bus.subscribe(client, pattern)
 
 
 def held_elsewhere(bus: Bus, client: Client) -> set[bytes]:
     """The patterns by which the other worker knows that it holds publishers."""
-    bus.walk_on(1 - client.worker, nothing)
+    bus.walk_on(1 - client.worker)
     return held(bus.routers[1 - client.worker], client)
 
 
@@ -464,9 +460,9 @@ def test_who_blocks_holds_by_a_new_pattern_at_once(bus: Bus) -> None:
     assert held_elsewhere(bus, client) == {b"new", MANY[-1]}
     bus.make_background_steps(0)
     assert held_elsewhere(bus, client) == {b"new", *MANY}
-    assert bus.unsubscribe(client, sorted(client.subscriptions).index(b"new"), nothing)
+    assert bus.unsubscribe(client, b"new")
     assert b"new" in held_elsewhere(bus, client), "it has it once more"
-    assert bus.unsubscribe(client, sorted(client.subscriptions).index(b"new"), nothing)
+    assert bus.unsubscribe(client, b"new")
     assert held_elsewhere(bus, client) == set(MANY)
 
 
@@ -481,11 +477,11 @@ def test_whoever_waits_for_a_client_is_woken_when_it_gives_up_a_pattern(bus: Bus
     assert backpressure is not None
     backpressure.stall()
     elsewhere = bus.stalls[1 - client.worker]
-    with bus.lock:
+    with bus.memory.lock:
         elsewhere.wait(backpressure.rule.place)
-    assert bus.unsubscribe(client, sorted(client.subscriptions).index(b"given up"), nothing)
+    assert bus.unsubscribe(client, b"given up")
     bus.make_background_steps(client.worker)
-    with bus.lock:
+    with bus.memory.lock:
         assert elsewhere.release(backpressure.rule.place) == 0
 
 
@@ -496,7 +492,7 @@ def test_what_is_taken_back_before_its_piece_never_holds(bus: Bus) -> None:
     bus.subscriptions[0].make_background_step()
     late = sorted(client.session.patterns.keys() - client.session.rule_by_pattern.keys())
     for pattern in late[:80]:
-        assert bus.unsubscribe(client, sorted(client.subscriptions).index(pattern), nothing)
+        assert bus.unsubscribe(client, pattern)
     subscribe_all(bus, client, late[:3])
     bus.make_background_steps(0)
     assert held_elsewhere(bus, client) == set(client.session.patterns) == set(client.subscriptions)
@@ -512,7 +508,7 @@ def test_a_changed_rule_takes_over_without_a_gap(bus: Bus) -> None:
     bus.subscriptions[0].report_applied(7)
     while bus.link.sent != [SettingsApplied(7)]:
         assert bus.subscriptions[0].make_background_step()
-        bus.walk_on(1, nothing)
+        bus.walk_on(1)
         for pattern in MANY:
             rules = other.look_up(pattern).backpressure_rules
             assert any(rules.values()), "for a moment nobody is held"
@@ -546,7 +542,7 @@ def test_holding_that_finds_the_table_full_goes_on_when_it_is_compacted(small_bu
     subscribe_all(bus, other, [b"other"])
     with patch.object(subscriptions_module, "_RECORDS_PER_PIECE", 1):
         for number in range(12):
-            act = partial(bus.subscribe, client, b"%0112d" % number, nothing)
+            act = partial(bus.subscribe, client, b"%0112d" % number)
             assert patiently(bus, act)
         take_all_room(bus)
         bus.block(client)
@@ -555,7 +551,12 @@ def test_holding_that_finds_the_table_full_goes_on_when_it_is_compacted(small_bu
         bus.leave(other)
         bus.make_background_steps(0)
         assert not other.session.patterns
-        assert patiently(bus, lambda: len(held_elsewhere(bus, client)) == 12)
+
+        def holds_by_all() -> bool:
+            bus.make_background_steps(0)
+            return len(held_elsewhere(bus, client)) == 12
+
+        assert patiently(bus, holds_by_all)
 
 
 def test_a_changed_rule_takes_over_in_a_full_table(small_bus: Bus) -> None:
@@ -568,7 +569,7 @@ def test_a_changed_rule_takes_over_in_a_full_table(small_bus: Bus) -> None:
 
     def is_applied() -> bool:
         while bus.subscriptions[0].make_background_step():
-            bus.walk_on(1, nothing)
+            bus.walk_on(1)
             for pattern in client.subscriptions:
                 rules = other.look_up(pattern).backpressure_rules
                 assert any(rules.values()), "for a moment nobody is held"
@@ -610,7 +611,7 @@ def test_what_is_taken_back_while_the_table_has_no_room_never_holds(small_bus: B
     bus.block(client)
     bus.make_background_steps(0)
     assert not client.session.rule_by_pattern, "there was room all the same"
-    assert bus.unsubscribe(client, 0, nothing)
+    assert bus.unsubscribe(client, b"%0112d" % 0)
 
     def is_settled() -> bool:
         bus.make_background_steps(0)
