@@ -12,7 +12,7 @@ from sbus.broker.delivery.outbox import Outbox
 from sbus.broker.worker.publish_batch import PublishBatch, gather
 from sbus.broker.worker.router import Route
 from sbus.broker.worker.session import Connection, Session
-from sbus.errors import Misbehaviour, Refusal
+from sbus.errors import Refusal
 from sbus.limits import Limits
 from sbus.unix.credentials import Credentials
 from sbus.unix.fd_passing import may_carry_descriptors, refuse_descriptors
@@ -132,45 +132,11 @@ def test_a_batch_ends_with_the_packet_that_fills_its_bytes(pair: Pair) -> None:
     assert pair.receive() == [packet]
 
 
-def test_the_largest_packet_passes_and_a_larger_one_is_misbehaviour(pair: Pair) -> None:
-    largest = b"MSG " + b"x" * 96
-    pair.send(largest, b"MSG here\0" + b"x" * 92, b"later")
-    pair.session.receive()
-    assert pair.session.peek() == largest
-    pair.session.skip()
-    for _ in range(2):
-        assert pair.gather() == [], "what is over the limit is never published"
-        with pytest.raises(Misbehaviour, match="packet-too-long"):
-            pair.session.peek()
-
-
-def test_what_was_sent_before_a_reset_is_still_read(pair: Pair) -> None:
-    pair.session.sock.send(b"never read")
-    pair.send(A, B)
-    pair.client.close()
-    got = []
-    for _ in range(4):
-        got += pair.receive()
-        if pair.session.has_ended:
-            break
-        assert pair.session.is_readable
-    assert got == [A, B]
-    assert pair.session.has_ended
-
-
 def test_a_session_knows_whether_its_packets_may_carry_descriptors(pair: Pair) -> None:
     assert pair.session.may_carry_descriptors
     refuse_descriptors(pair.connection.sock)
     may_carry = open_session(pair.connection, LIMITS).may_carry_descriptors
     assert may_carry == may_carry_descriptors(pair.connection.sock)
-
-
-@pytest.mark.parametrize("stranger", [b"MSG here", b"MSG !\0", b"", b"MSGhere\0", b"msg here\0"])
-def test_a_publish_batch_ends_before_what_may_not_be_published(pair: Pair, stranger: bytes) -> None:
-    pair.send(b"MSG here\0a", stranger)
-    pair.session.receive()
-    assert pair.gather() == [b"MSG here\0a"]
-    assert pair.session.peek() == stranger
 
 
 def test_large_messages_are_more_work(pair: Pair) -> None:
@@ -193,20 +159,6 @@ def test_a_known_route_is_not_looked_up(pair: Pair) -> None:
     ((packet, key, route),) = gather(pair.session, ROUTES, fail, 1000).messages
     assert (packet, key) == (b"MSG here\0a", b"here")
     assert route is ROUTES[b"here"]
-
-
-def test_without_echo_a_client_is_no_recipient_of_its_own_messages(pair: Pair) -> None:
-    pair.session.echo = False
-    pair.send(b"MSG here\0a")
-    pair.session.receive()
-    batch = gather(pair.session, ROUTES, look_up, 1000)
-    ((_, _, route),) = batch.messages
-    assert route.recipients == (OTHER_OUTBOX,)
-    elsewhere = Route(6, (OTHER_OUTBOX, OWN_OUTBOX))
-    batch.look_up_again(lambda key: elsewhere, math.inf)
-    ((packet, key, route),) = batch.messages
-    assert (packet, key, route.mask) == (b"MSG here\0a", b"here", 6)
-    assert route.recipients == (OTHER_OUTBOX,)
 
 
 @pytest.mark.usefixtures("real_time")
