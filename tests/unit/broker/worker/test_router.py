@@ -1,34 +1,23 @@
 """The router: whose messages go where, and never by an outdated route."""
 
-from collections import Counter
 from typing import cast
-
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from sbus.broker.config.access_policy import AccessProfile
 from sbus.broker.delivery.backpressure import ANYBODY, BackpressureRule
 from sbus.broker.delivery.outbox import Outbox
 from sbus.broker.delivery.secret_recipient import SecretRecipient
-from sbus.broker.worker.router import Route, Router
+from sbus.broker.worker.router import Router
 from sbus.limits import Limits
 from sbus.protocol.keys import SLASH
 from sbus.shared.subscription_table import (
     RULE_ADDED,
-    RULE_REMOVED,
     SUBSCRIBED,
     UNSUBSCRIBED,
-    WORKER_RESET,
     Record,
 )
 from sbus.unix.credentials import Credentials
-from tests.unit.routing.specification import matches
 
 OWN = 1
-KEYS = [b"a", b"b", b"a/b", b"a/b/c", b"c"]
-SOMEBODY = Credentials(gid=10, uid=1000, pid=4711)
-PATTERNS = [b"a", b"a/*", b"a/", b"", b"*", b"a**", b"a*", b"a*b"]
 
 
 class SomeOutbox:
@@ -50,130 +39,8 @@ def new_router() -> Router:
     return Router(OWN, SLASH, Limits())
 
 
-def shared(pattern: bytes) -> bytes:
-    return new_router().shared_pattern(pattern)
-
-
 def remote(worker: int, pattern: bytes, *, kind: int = SUBSCRIBED, edge: bool = True) -> Record:
     return Record(kind, edge, worker, 1, pattern)
-
-
-def backpressure_rule(client: int) -> BackpressureRule:
-    return BackpressureRule(client, client + 100, 1, SOMEBODY, AccessProfile(0, 0, False))
-
-
-def all_rules(route: Route) -> list[BackpressureRule]:
-    """The rules of all users together."""
-    return [found for rules in route.backpressure_rules.values() for found in rules]
-
-
-def held_by(
-    rule: BackpressureRule, worker: int, pattern: bytes, *, kind: int = RULE_ADDED
-) -> Record:
-    return Record(kind, True, worker, rule.client, rule.pack() + pattern)
-
-
-class Routing(RuleBasedStateMachine):
-    """Any subscriptions, here and elsewhere: every route is that of now."""
-
-    @initialize()
-    def begin(self) -> None:
-        self.router = new_router()
-        self.outboxes = [outbox() for _ in range(3)]
-        self.local: Counter[tuple[int, bytes]] = Counter()
-        self.elsewhere: set[tuple[int, bytes]] = set()
-        self.backpressure_rules = {number: backpressure_rule(number) for number in range(1, 4)}
-        """Of this worker's own clients."""
-        self.holding: set[tuple[int, int, bytes]] = set()
-        """Which clients hold publishers by which patterns: (worker, client, pattern)."""
-
-    @rule(who=st.integers(0, 2), pattern=st.sampled_from(PATTERNS))
-    def subscribe(self, who: int, pattern: bytes) -> None:
-        assert self.router.gain_interest(shared(pattern)) == (self.occurrences(pattern) == 0)
-        self.router.add(pattern, self.outboxes[who])
-        self.local[who, pattern] += 1
-
-    @rule(pick=st.integers(0, 100))
-    def unsubscribe(self, pick: int) -> None:
-        if not self.local:
-            return
-        who, pattern = sorted(self.local)[pick % len(self.local)]
-        self.local = self.local - Counter([(who, pattern)])
-        assert self.router.lose_interest(shared(pattern)) == (self.occurrences(pattern) == 0)
-        self.router.remove(pattern, self.outboxes[who])
-
-    def occurrences(self, pattern: bytes) -> int:
-        """Of all patterns here that match the same keys as this one."""
-        return sum(n for (_, held), n in self.local.items() if shared(held) == shared(pattern))
-
-    @rule(worker=st.sampled_from([0, 2, 63]), pattern=st.sampled_from(PATTERNS).map(shared))
-    def change_elsewhere(self, worker: int, pattern: bytes) -> None:
-        kind = UNSUBSCRIBED if (worker, pattern) in self.elsewhere else SUBSCRIBED
-        self.router.apply(remote(worker, pattern, kind=kind))
-        self.elsewhere ^= {(worker, pattern)}
-
-    @rule(pick=st.integers(1, 3), pattern=st.sampled_from(PATTERNS))
-    def hold_here(self, pick: int, pattern: bytes) -> None:
-        held = (OWN, pick, pattern)
-        change = self.router.remove if held in self.holding else self.router.add
-        change(pattern, self.backpressure_rules[pick])
-        self.holding ^= {held}
-
-    @rule(
-        worker=st.sampled_from([0, 2, 63]),
-        client=st.integers(10, 12),
-        pattern=st.sampled_from(PATTERNS),
-        kind=st.sampled_from([RULE_ADDED, RULE_REMOVED]),
-    )
-    def hold_elsewhere(self, worker: int, client: int, pattern: bytes, kind: int) -> None:
-        """Also what is known already, and the end of what was never met."""
-        self.router.apply(held_by(backpressure_rule(client), worker, pattern, kind=kind))
-        held = {(worker, client, pattern)}
-        self.holding = self.holding | held if kind == RULE_ADDED else self.holding - held
-
-    @rule(worker=st.sampled_from([0, 2, 63]))
-    def reset(self, worker: int) -> None:
-        self.router.apply(Record(WORKER_RESET, True, worker, 0))
-        self.holding = {held for held in self.holding if held[0] != worker}
-        self.elsewhere = {held for held in self.elsewhere if held[0] != worker}
-
-    @invariant()
-    def every_route_is_that_of_now(self) -> None:
-        for key in KEYS:
-            route = self.router.look_up(key)
-            workers = {w for w, pattern in self.elsewhere if matches(pattern, key, SLASH)}
-            assert route.mask == sum(1 << worker for worker in workers)
-            wanting = {w for w, pattern in self.local if matches(pattern, key, SLASH)}
-            assert len(route.recipients) == len(wanting)
-            assert set(route.recipients) == {self.outboxes[who] for who in wanting}
-            assert route.fan_out == len(wanting)
-            expected = {held[:2] for held in self.holding if matches(held[2], key, SLASH)}
-            rules = all_rules(route)
-            assert sorted(it.client for it in rules) == sorted(it[1] for it in expected)
-            assert all(it.place == it.client + 100 for it in rules)
-
-    def teardown(self) -> None:
-        """Once everything is taken back, nothing is left."""
-        for worker, pattern in self.elsewhere:
-            self.router.apply(remote(worker, pattern, kind=UNSUBSCRIBED))
-        for worker, client, pattern in self.holding:
-            if worker == OWN:
-                self.router.remove(pattern, self.backpressure_rules[client])
-            else:
-                record = held_by(backpressure_rule(client), worker, pattern, kind=RULE_REMOVED)
-                self.router.apply(record)
-        for (who, pattern), count in self.local.items():
-            for _ in range(count):
-                self.router.remove(pattern, self.outboxes[who])
-        statistics = self.router._index.statistics()
-        assert (statistics.nodes, statistics.subscriptions) == (1, 0)
-        assert not any(self.router._remote_rules.values())
-
-
-TestRouting = Routing.TestCase
-TestRouting.settings = settings(
-    max_examples=3 * settings().max_examples // 5, stateful_step_count=30
-)
 
 
 def test_interest_whose_edge_a_compaction_took_is_learned_and_ends_with_its_edge() -> None:
