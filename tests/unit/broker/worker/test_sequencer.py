@@ -27,8 +27,7 @@ from sbus.shared import (
     stall_table,
     subscription_table,
 )
-from sbus.shared.shared_memory import LOG_HEAD
-from tests.unit.broker.worker.sequencer_bus import LIMITS, Bus, Client
+from tests.unit.broker.worker.sequencer_bus import LIMITS, UIDS, Bus, Client
 
 
 @pytest.fixture
@@ -43,9 +42,8 @@ def test_messages_between_clients_of_one_worker_do_not_use_the_log(bus: Bus) -> 
     bus.subscribe(other, b"a")
     for _ in range(10):
         bus.publish(mine, [b"a"])
-    with bus.memory.lock as words:
-        assert words[LOG_HEAD] == 0
-    assert len(other.collector.received) == 10
+    assert bus.log_head() == 0
+    assert len(other.received) == 10
 
 
 def test_a_step_is_never_interrupted() -> None:
@@ -101,8 +99,8 @@ def test_a_user_that_publishes_too_fast_waits_on_every_worker_and_nobody_else_do
 ) -> None:
     limited = Bus(2, 2, msgspec.structs.replace(LIMITS, user_messages_per_second_max=10))
     try:
-        mine = [client for client in limited.clients if client.session.account.uid == 1]
-        theirs = [client for client in limited.clients if client.session.account.uid == 2]
+        mine = [client for client in limited.clients if client.session.account.uid == UIDS[0]]
+        theirs = [client for client in limited.clients if client.session.account.uid == UIDS[1]]
         assert {client.worker for client in mine} == {0, 1}
         limited.subscribe(mine[0], b"a")
         assert offer(limited, mine[0], *[b"a"] * 30) is None
@@ -110,7 +108,7 @@ def test_a_user_that_publishes_too_fast_waits_on_every_worker_and_nobody_else_do
             wait = offer(limited, client, b"a", b"a")
             assert wait == Wait(Reason.RATE, clock.now_ns + 3 * SECOND_NS - BURST_NS)
             assert len(client.pending) == 2
-        assert len(mine[0].collector.received) == 30
+        assert len(mine[0].received) == 30
         assert offer(limited, theirs[0], b"a") is None
         clock.now_ns += 3 * SECOND_NS - BURST_NS - 1
         assert offer(limited, mine[1]) is not None
@@ -135,14 +133,13 @@ def test_a_publisher_is_held_for_as_long_as_its_user_has_time_and_no_longer(cloc
         timed.subscribe(other, b"b")
         timed.block(stuck)
         timed.make_background_steps(0)
-        assert stuck.session.backpressure is not None
-        stuck.session.backpressure.stall()
+        timed.stall(stuck)
         place = stuck.session.account.place
         assert offer(timed, publisher, b"b", b"a", b"b") == Wait(
             Reason.STALL, clock.now_ns + 10 * SECOND_NS, place
         )
         timed.sequencers[0].barrier()
-        assert other.collector.received == [b"MSG b\0"], "what came before is not held"
+        assert other.received == [b"MSG b\0"], "what came before is not held"
         for later_seconds in (3, 6):
             clock.now_ns += later_seconds * SECOND_NS
             wait = offer(timed, publisher)
@@ -152,8 +149,8 @@ def test_a_publisher_is_held_for_as_long_as_its_user_has_time_and_no_longer(cloc
             assert offer(timed, publisher) is None
         timed.sequencers[1].end_holding(place)
         timed.sequencers[0].barrier()
-        assert other.collector.received == [b"MSG b\0", b"MSG a\0", b"MSG b\0"]
-        assert len(stuck.collector.received) == 1, "its outbox decides what becomes of it"
+        assert other.received == [b"MSG b\0", b"MSG a\0", b"MSG b\0"]
+        assert len(stuck.received) == 1, "its outbox decides what becomes of it"
         clock.now_ns += 40 * SECOND_NS
         assert offer(timed, publisher, b"a") is None, "within the minute there is no more time"
         clock.now_ns += 21 * SECOND_NS
@@ -171,8 +168,7 @@ def test_nobody_is_held_for_a_client_that_has_given_up_its_pattern_meanwhile() -
         alone.subscribe(stuck, b"a")
         alone.block(stuck)
         alone.make_background_steps(0)
-        assert stuck.session.backpressure is not None
-        stuck.session.backpressure.stall()
+        alone.stall(stuck)
         batch = PublishBatch(publisher.session)
         batch.add(b"MSG a\0", b"a", alone.routers[0].look_up(b"a"))
         alone.unsubscribe(stuck, b"a")
@@ -192,7 +188,7 @@ def test_a_worker_learns_what_others_subscribed_to_when_it_first_publishes(bus: 
     bus.walk_on(0)
     assert bus.routers[0].look_up(b"b").mask == 1 << 1, "it has not followed since"
     bus.walk_on(1)
-    assert len(theirs.collector.received) == 1
+    assert len(theirs.received) == 1
 
 
 def test_what_was_published_before_a_subscription_is_walked_with_routes_that_are_known(
@@ -205,14 +201,14 @@ def test_what_was_published_before_a_subscription_is_walked_with_routes_that_are
     for number in range(2):
         bus.publish(mine, [b"a"])
         bus.publish(theirs, [b"own"])
-        misses, received = cache.misses, len(theirs.collector.received)
+        misses, received = cache.misses, len(theirs.received)
         bus.publish(mine, [b"a"])
         bus.subscribe(mine, b"b%d*" % number)
         if number:
             bus.publish(theirs, [b"own"])
         else:
             bus.walk_on(1)
-        assert len(theirs.collector.received) == received + 1
+        assert len(theirs.received) == received + 1
         assert b"a" not in cache.recent, "it has read the table"
         assert cache.misses <= misses + number, "only for the message that it published itself"
 
