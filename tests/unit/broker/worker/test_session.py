@@ -1,6 +1,5 @@
 """The session over socketpairs: what it reads and gathers, and the end of a connection."""
 
-import math
 import socket
 from collections.abc import Iterator
 from typing import cast
@@ -170,27 +169,3 @@ def test_what_takes_too_long_to_find_anew_goes_back(pair: Pair) -> None:
     assert packets_of(batch) == [b"MSG here\0a"]
     batch.count_published()
     assert pair.gather() == [b"MSG here\0b", b"MSG here\0c"]
-
-
-def test_what_is_put_off_is_gathered_again(pair: Pair) -> None:
-    pair.send(b"MSG here\0a", b"MSG here\0b")
-    pair.session.receive()
-    batch = gather(pair.session, ROUTES, look_up, 1000)
-    batch.put_off_from(1)
-    assert (packets_of(batch), batch.deliveries) == ([b"MSG here\0a"], 2)
-    batch.count_published()
-    assert pair.session.has_pending()
-    assert pair.gather() == [b"MSG here\0b"]
-    assert not pair.session.has_pending()
-
-
-def test_routes_are_found_anew_for_what_was_put_off_too(pair: Pair) -> None:
-    pair.send(b"MSG here\0a", b"MSG here\0b", b"MSG here\0c")
-    pair.session.receive()
-    batch = gather(pair.session, ROUTES, look_up, 1000)
-    batch.put_off_from(2)
-    batch.put_off_from(1)
-    batch.take_back()
-    batch.look_up_again(lambda key: ROUTES[b"away"], math.inf)
-    assert packets_of(batch) == [b"MSG here\0a", b"MSG here\0b", b"MSG here\0c"]
-    assert (batch.put_off, batch.deliveries, batch.delivery_bytes) == ((), 0, 0)
