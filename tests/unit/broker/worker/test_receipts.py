@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -156,31 +155,6 @@ def test_a_message_that_nobody_walks_to_while_a_worker_is_succeeded_has_its_rece
     bus.replace(0, without={reader.number})
     bus.settle()
     assert writer.read() == [told(b"t", b"?")]
-
-
-@pytest.mark.parametrize("payload_bytes", [10, 10_000])
-def test_a_request_that_was_only_read_is_published_or_refused(
-    bus: OneProcessBus, payload_bytes: int
-) -> None:
-    """A long one is not kept for a successor."""
-    reader, writer = bus.connect(1), bus.connect(0)
-    tell(bus, reader, b"SUB k")
-    session = bus.workers[0].sessions[writer.number]
-    bus.workers[0].context.accounts[session.account_place].pay_for(10_000_000, time.monotonic_ns())
-    packet = ask(b"t", payload=bytes(payload_bytes))
-    tell(bus, writer, packet)
-    bus.replace(0)
-    bus.settle()
-    session = bus.workers[0].sessions[writer.number]
-    assert reader.read() == []
-    if payload_bytes > 6_000:
-        (answer,) = writer.read()
-        assert answer.startswith(told(b"t", b"refused packets-lost "))
-        assert not session.has_pending()
-    else:
-        assert writer.read() == []
-        assert session.packets[session.done :] == [packet]
-    assert not bus.workers[0].context.receipts.open
 
 
 def test_a_client_with_an_open_receipt_is_not_handed_over(bus: OneProcessBus) -> None:
