@@ -2,20 +2,12 @@
 
 from typing import cast
 
-from sbus.broker.config.access_policy import AccessProfile
-from sbus.broker.delivery.backpressure import ANYBODY, BackpressureRule
 from sbus.broker.delivery.outbox import Outbox
 from sbus.broker.delivery.secret_recipient import SecretRecipient
 from sbus.broker.worker.router import Router
 from sbus.limits import Limits
 from sbus.protocol.keys import SLASH
-from sbus.shared.subscription_table import (
-    RULE_ADDED,
-    SUBSCRIBED,
-    UNSUBSCRIBED,
-    Record,
-)
-from sbus.unix.credentials import Credentials
+from sbus.shared.subscription_table import SUBSCRIBED, UNSUBSCRIBED, Record
 
 OWN = 1
 
@@ -55,35 +47,6 @@ def test_interest_whose_edge_a_compaction_took_is_learned_and_ends_with_its_edge
 
 NOT_A_B = 0b101
 """Rules that keep one key from a client."""
-
-
-def restricting_router() -> Router:
-    return Router(OWN, SLASH, Limits(), lambda rules, key: rules != NOT_A_B or key != b"a/b")
-
-
-def test_nobody_waits_for_a_client_that_may_not_receive_the_message() -> None:
-    router = restricting_router()
-    own = Credentials(gid=1, uid=2, pid=3)
-    profile = AccessProfile(publish=0, subscribe=NOT_A_B, may_block_others=True)
-    rule = BackpressureRule(77, 5, 6, own, profile)
-    router.apply(Record(RULE_ADDED, True, 3, 77, rule.pack() + b"a/"))
-    assert not router.look_up(b"a/b").backpressure_rules
-    ((whose, (found,)),) = router.look_up(b"a/c").backpressure_rules.items()
-    assert (found.client, found.place, found.account_place) == (77, 5, 6)
-    assert whose == ANYBODY
-
-
-def test_what_a_client_may_not_receive_does_not_lead_to_it() -> None:
-    router = restricting_router()
-    free, restricted = outbox(), outbox()
-    router.set_access_rules(restricted, NOT_A_B)
-    for subscriber in (free, restricted):
-        for pattern in (b"", b"a/b", b"*/"):
-            router.add(pattern, subscriber)
-    router.apply(remote(3, b"a/"))
-    assert set(router.look_up(b"a/b").recipients) == {free}
-    assert set(router.look_up(b"a/c").recipients) == {free, restricted}
-    assert router.look_up(b"a/b").mask == router.look_up(b"a/c").mask == 1 << 3
 
 
 def test_a_client_that_left_leaves_nothing_behind() -> None:

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import msgspec
-import pytest
 
 from sbus.broker.config.access_policy import AccessRule, Permission, encode_rule_set
 from sbus.broker.config.settings import BusSettings, SettingsUpdate
@@ -149,34 +148,6 @@ def close(*peers: Peer) -> None:
         peer.close()
 
 
-@pytest.mark.parametrize("patterns", [0, 1, 200])
-def test_a_worker_answers_when_others_know_its_backpressure_rules(patterns: int) -> None:
-    """Publishers on another worker are held according to them."""
-    new = settings(rule(Permission.BLOCK, allows=True))
-    with bus() as opened:
-        slow, publisher = opened.connect(0), opened.connect(1)
-        for number in range(patterns):
-            slow.send(b"SUB k/%d" % number)
-        slow.send(b"CMSG blocking/soft/block")
-        opened.settle()
-        router = opened.workers[1].router
-        for expected in (True, False):
-            concerning = {slow.number: encode_rule_set(0b1)} if expected else {}
-            apply_settings(opened, SettingsUpdate(new, concerning))
-            publisher.send(b"CMSG !/cred/whoami")
-            publisher.send(b"MSG k/0\0")
-            opened.settle()
-            publisher.read()
-            slow.read()
-            route = router.look_up(b"k/%d" % max(0, patterns - 1))
-            rules = [rule for some in route.backpressure_rules.values() for rule in some]
-            assert len(rules) == min(1, patterns)
-            assert all(rule.profile.may_block_others == expected for rule in rules)
-            assert opened.workers[0].subscriptions._rule_changes == 0
-        close(slow, publisher)
-        opened.settle()
-
-
 def test_a_successor_replaces_the_backpressure_rules_that_are_left() -> None:
     """Its predecessor had replaced some when it died."""
     patterns = [b"k/%d" % number for number in range(200)]
@@ -200,31 +171,3 @@ def test_a_successor_replaces_the_backpressure_rules_that_are_left() -> None:
             assert found.profile.may_block_others
         close(slow, publisher)
         opened.settle()
-
-
-def test_a_worker_that_is_told_again_and_again() -> None:
-    """Updates that come faster than rules change; clients leave meanwhile."""
-    numbers = [settings(*[rule(Permission.SUBSCRIBE, b"x")] * count) for count in range(1, 5)]
-    with bus() as opened:
-        peers = [opened.connect(0) for _ in range(3)]
-        for peer in peers:
-            for number in range(200):
-                peer.send(b"SUB k/%d" % number)
-            peer.send(b"CMSG blocking/hard/block")
-        opened.settle()
-        for what in numbers:
-            concerning = {peer.number: encode_rule_set(1 << len(what.rules) - 1) for peer in peers}
-            opened.reconfigure(0, SettingsUpdate(what, concerning))
-        peers[0].close()
-        opened.settle()
-        assert opened.reconfigured == [0] * len(numbers)
-        opened.reconfigured.clear()
-        for peer in peers[1:]:
-            session = opened.workers[0].sessions._by_client[peer.number]
-            assert session.rule_by_pattern.keys() == session.patterns.keys()
-            assert session.profile.subscribe == 0b1000
-            assert session.backpressure is not None
-            assert session.backpressure.rule.profile == session.profile
-        close(*peers[1:])
-        opened.settle()
-        assert opened.index_sizes() == [(1, 0)] * WORKERS
