@@ -246,24 +246,6 @@ def test_a_publisher_waits_while_the_worker_reads_a_large_table_and_others_do_no
     assert sorted(reader.read()) == sorted(2 * messages(0, 3))
 
 
-def test_a_publisher_waits_no_longer_because_another_one_can_publish(
-    bus: OneProcessBus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The routes are current as soon as the last edge is read, which is before the table's end."""
-    monkeypatch.setattr(table_reader, "_RECORDS_PER_READ", 10)
-    reader = bus.connect(1)
-    for _ in range(100):
-        reader.send(b"SUB k")
-    bus.settle()
-    writers = [publisher(bus, 0), publisher(bus, 0)]
-    for writer in writers:
-        send(writer, messages(0, 1))
-    rest(bus.stepped[0])
-    assert published(bus, 0) == 2
-    bus.settle()
-    assert reader.read() == 2 * messages(0, 1)
-
-
 def test_a_lone_message_costs_one_critical_section_in_each_of_two_workers(
     bus: OneProcessBus, critical_sections: CriticalSections
 ) -> None:
