@@ -86,7 +86,7 @@ def wrong_for_bus(field: str) -> list[Any]:
     if field in CHOICES:
         return [1, True, "nonsense", "", ["queue"]]
     if field in PATHS:
-        return [7, True, "", ["/a"], "/dev/fd/x" if field != "pidfile" else {}]
+        return [7, True, "", "/a\0", ["/a"], "/dev/fd/x" if field != "pidfile" else {}]
     if field == "workers":
         return [0, 65, -1, "2", True, 1.5]
     if field == "users":
@@ -115,8 +115,10 @@ def wrong_for_rules(field: str) -> Iterator[Bad]:
         wrong += [(["nonsense"], "[0]"), (["block", "block"], "[1]"), ([7], "[0]")]
     elif field == "keys":
         wrong += [(["a", "a"], "[1]"), (["a/!/b"], "[0]"), (["b*c"], "[0]"), ([7], "[0]")]
+        wrong += [(["a\0"], "[0]"), (["!/cred/1/2/3/"], "[0]"), (["a/" * 200], "[0]")]
     else:
         wrong += [(["no-such-name"], "[0]"), ([0, "root"], "[1]"), ([-1], "[0]"), ([True], "[0]")]
+        wrong.append((["\0"], "[0]"))
     for value, at in wrong:
         good = '[[rules]]\nallow = ["block"]\n[[rules]]\n'
         yield bad(f"{good}{others}{field} = {toml(value)}", f"rules[1].{field}{at}: ")
@@ -128,11 +130,23 @@ def wrong_as_a_whole() -> Iterator[Bad]:
         yield bad(f"{table}xyzzy = 1", f"{place}.xyzzy: there is no such field".lstrip("."))
     for table in ("bus", "limits", "users", "rules", "users.root"):
         yield bad(f"{table} = 7", f"{table}: ")
+    yield bad("limit = 1", "limit: there is no such field; did you mean limits")
+    yield bad('"a\\n - at `$.b" = 1', "*unknown field")
+    yield bad(f'"{"a" * 9_000}" = 1', "aaa*...: there is no such field")
+    yield bad('[bus]\nsoft = "blok"', "bus.soft: there is no soft 'blok'; choose from queue, ")
     yield bad("rules = [7]", "rules[0]: ")
     yield bad("[users.nobody-has-this-name]", "users.nobody-has-this-name: there is no user")
     yield bad("[users.root]\n[users.0]", "users.0: this is the same user as users.root")
+    yield bad("[users.4294967295]", "users.4294967295: user id 4294967295 is out of range")
+    yield bad("[users.root]\nuser_connections_max = 1", "users.root.user_connections_max: *mean")
+    few = "[limits]\nusers_max = 3\n[users.70001]\n[users.70002]"
+    yield bad(few, "users: 2 have limits of their own, *limits.users_max, which is 3, ")
     yield bad('[[rules]]\nusers = ["root"]', "rules[0]: needs either allow or deny")
-    yield bad('[[rules]]\nallow = ["block"]\nkeys = ["a"]', "rules[0].keys: ")
+    yield bad('[[rules]]\nallow = ["block"]\ndeny = ["block"]', "rules[0]: needs either allow or ")
+    rule = '[[rules]]\ndeny = ["publish", "connect"]\nkeys = ["a"]'
+    yield bad(rule, "rules[0].keys: connect does not depend on keys")
+    rule = '[limits]\npattern_bytes_max = 3\n[[rules]]\nallow = ["publish"]\nkeys = ["abcd"]'
+    yield bad(rule, "rules[0].keys[0]: the pattern has 4 bytes, at most 3 may be")
     yield bad('[[rules]]\nallow = ["block"]\n' * 1025, "rules: ")
 
 

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from sbus.broker.config.access_policy import RULE_KEYS_MAX, RULES_MAX, AccessRule, Permission
 from sbus.broker.config.file import ConfigFile, parse_config, read_config
 from sbus.broker.config.resolution import Resolved, resolve
-from sbus.broker.config.settings import BusSettings
 from sbus.errors import ConfigurationError
 from sbus.limits import Limits
-from sbus.protocol.keys import DOT, SLASH, Dialect
+from sbus.protocol.keys import SLASH, Dialect
 from sbus.toml_file import FILE_BYTES_MAX
 from tests.support.users import UNPRIVILEGED, directory_for_everybody, effective_user
 
@@ -107,33 +106,6 @@ def test_empty_file_changes_nothing() -> None:
     assert resolved == Resolved()
 
 
-def test_a_relative_path_begins_in_the_directory_of_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "sbus.toml"
-    path.write_text('[bus]\naddress = "run/bus"\npidfile = "/run/sbus.pid"')
-    assert read_config(str(path)).bus == {
-        "address": f"{tmp_path}/run/bus",
-        "pidfile": "/run/sbus.pid",
-    }
-
-
-def test_limits_of_a_user_override_those_of_the_bus() -> None:
-    file, resolved = understand(EXAMPLE)
-    limits = bus_limits(file)
-    assert (limits.backlog_bytes_max, limits.stop_seconds_max) == (1000, 3)
-    settings = BusSettings(workers=1, limits=limits, user_limits=resolved.user_limits)
-    assert settings.limits_of(0).connections_max == 20
-    assert settings.limits_of(0).backlog_bytes_max == Limits().user_backlog_bytes_max
-    assert settings.limits_of(1001).connections_max == 7
-    assert settings.limits_of(1001).held_seconds_max == 0.5
-    assert settings.limits_of(1002) == limits.user
-
-
-def test_keys_are_parsed_in_the_dialect_of_the_bus() -> None:
-    data = b'[[rules]]\ndeny = ["publish"]\nkeys = ["a/!/*.b"]'
-    assert understand(data, DOT)[1].rules[0].patterns == (b"a/!/*.b",)
-    assert error_of(data).startswith("rules[0].keys[0]: ")
-
-
 # -- mistakes --------------------------------------------------------------------------------------
 
 
@@ -145,72 +117,6 @@ def error_of(data: bytes) -> str:
     assert text.isprintable()
     assert len(text) < 500
     return text
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("limit = 1", r"limit: there is no such field; did you mean limits\?"),
-        ('"a\\nb" = 1', r"a\\nb: there is no such field; choose from bus, limits, users, rules"),
-        (f'"{"a" * 9_000}" = 1', r"aaa+\.\.\.: there is no such field.*"),
-        ("[bus]\nworker = 1", r"bus\.worker: there is no such field; did you mean workers\?"),
-        ('[bus]\nsoft = "blok"', r"bus\.soft: there is no soft 'blok'; choose from queue, .*block"),
-        ('[bus]\ndialect = "comma"', r"bus\.dialect: .* 'comma'; choose from slash, dot"),
-        ('[bus]\naddress = "/a\\u0000"', r"bus\.address: a path cannot contain a NUL"),
-        ('[bus]\nusers = ["root", 0]', r"bus\.users\[1\]: it is in this list already"),
-        ('[bus]\nadmin_group = "no-such"', r"bus\.admin_group: there is no group 'no-such'"),
-        ('"a\\n - at `$.b" = 1', r".*unknown field .*"),
-        ("[limits]\nkey_byte_max = 1", r"limits\.key_byte_max: .*did you mean key_bytes_max\?"),
-        ("[limits]\nxyzzy = 1", r"limits\.xyzzy: there is no such field; .*--limit help.*"),
-        ("[limits]\nkey_bytes_max = 6145", r"limits\.key_bytes_max: expected .* <= 6144"),
-        ("[users.4294967295]", r"users\.4294967295: user id 4294967295 is out of range.*"),
-        (
-            "[limits]\nusers_max = 3\n[users.70001]\n[users.70002]",
-            r"users: 2 have limits of their own, .* raise limits\.users_max, which is 3, .*",
-        ),
-        ("[users.root]\nuser_connections_max = 1", r"users\.root\.user_connections_max: .*mean.*"),
-        (
-            '[[rules]]\nallow = ["connect"]\ndeny = ["connect"]',
-            r"rules\[0\]: needs either allow or deny, but not both",
-        ),
-        (
-            '[[rules]]\nallow = ["conect"]',
-            r"rules\[0\]\.allow\[0\]: there is no permission 'conect'; .*",
-        ),
-        (
-            '[[rules]]\ndeny = ["publish", "connect"]\nkeys = ["a"]',
-            r"rules\[0\]\.keys: connect does not depend on keys.*",
-        ),
-        (
-            '[[rules]]\nallow = ["block"]\nusers = ["\\u0000"]',
-            r"rules\[0\]\.users\[0\]: .*no user.*",
-        ),
-        (
-            '[[rules]]\nallow = ["publish"]\nkeys = ["a\\u0000"]',
-            r"rules\[0\]\.keys\[0\]: .*nothing.*",
-        ),
-        ('[[rules]]\nallow = ["publish"]\nkeys = ["a/!/b"]', r"rules\[0\]\.keys\[0\]: .*'!'.*"),
-        (
-            '[[rules]]\nallow = ["publish"]\nkeys = ["!/cred/1/2/3/"]',
-            r"rules\[0\]\.keys\[0\]: .*secret messages name their recipients",
-        ),
-        (
-            f'[[rules]]\nallow = ["publish"]\nkeys = ["{"a/" * 200}"]',
-            r"rules\[0\]\.keys\[0\]: the pattern has 201 segments, at most 128 may be",
-        ),
-        (
-            '[limits]\npattern_bytes_max = 3\n[[rules]]\nallow = ["publish"]\nkeys = ["abcd"]',
-            r"rules\[0\]\.keys\[0\]: the pattern has 4 bytes, at most 3 may be",
-        ),
-    ],
-    ids=lambda text: text[:40],
-)
-def test_the_first_mistake_is_reported_with_its_place(text: str, expected: str) -> None:
-    assert re.match(expected, error_of(text.encode()))
-
-
-def test_bytes_that_are_not_utf_8_are_reported_with_their_line() -> None:
-    assert error_of(b"[limits]\n# \xe4\n") == "line 2 is not UTF-8: it holds the byte 0xe4"
 
 
 def test_rules_and_their_keys_are_bounded() -> None:
@@ -279,12 +185,6 @@ def test_large_files_are_refused_without_reading_them(tmp_path: Path) -> None:
     assert read_config(str(path)) == ConfigFile(path=str(path))
     os.truncate(path, 1 << 40)
     assert re.fullmatch(rf"{path}: it has more than {FILE_BYTES_MAX} bytes.*", error_about(path))
-
-
-def test_mistakes_are_reported_with_the_path(tmp_path: Path) -> None:
-    path = tmp_path / "sbus.toml"
-    path.write_bytes(EXAMPLE.replace(b"1001]", b"nosuch]"))
-    assert error_about(path) == f"{path}: users.nosuch: there is no user 'nosuch'"
 
 
 def test_reading_a_file_imports_no_event_loop() -> None:
