@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from functools import partial
+from inspect import isawaitable
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -15,12 +16,32 @@ from sbus.client.connection import Connection
 from sbus.client.link import Link
 from sbus.client.message_queue import Losses
 from sbus.client.options import LinkOptions
-from sbus.client.request_reply import Request, RequestStream
-from sbus.client.subscription import Subscription
+from sbus.client.request_reply import Request
 from tests.support.event_loops import Backend
 
 
-class AsyncClient:
+class _Wrapped:
+    """An object of the asynchronous client with the calls of a blocking one."""
+
+    def __init__(self, client: "AsyncClient", wrapped: Any) -> None:
+        self._client = client
+        self._wrapped = wrapped
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._wrapped, name)
+        return partial(self._client.call, found) if callable(found) else found
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return self._client.call(self._wrapped.__anext__)
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+
+class AsyncClient(_Wrapped):
     """Its calls run in an event loop of its own, in another thread."""
 
     def __init__(
@@ -32,20 +53,17 @@ class AsyncClient:
         timeout_seconds: float | None = None,
         **options: Unpack[LinkOptions],
     ) -> None:
-        self._link: Link[Any] = Link(address, losses, options)
+        link: Link[Any] = Link(address, losses, options)
         self._portal_context = start_blocking_portal(backend)
         self._portal = self._portal_context.__enter__()
-        self._io: AsyncLink[Any] = self._portal.call(AsyncLink, self._link)
-        self._link.inbox.refusals.share()  # each call has a task of its own
-        self._bus = Connection(self._io)
+        io: AsyncLink[Any] = self._portal.call(AsyncLink, link)
+        link.inbox.refusals.share()  # each call has a task of its own
+        super().__init__(self, Connection(io))
         try:
-            self.call(self._io.open, timeout_seconds=timeout_seconds)
+            self.call(io.open, timeout_seconds=timeout_seconds)
         except BaseException as error:
             self.__exit__(type(error), error, error.__traceback__)
             raise
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        return partial(self.call, getattr(self._bus, name))
 
     def call(
         self,
@@ -56,30 +74,26 @@ class AsyncClient:
     ) -> Any:
         async def in_time() -> Any:
             with anyio.fail_after(math.inf if timeout_seconds is None else timeout_seconds):
-                return await method(*arguments, **options)
+                result = method(*arguments, **options)
+                return await result if isawaitable(result) else result
 
-        return self._portal.call(in_time)
-
-    @contextmanager
-    def subscription(self, *patterns: bytes | str) -> Iterator["AsyncSubscription"]:
-        opened = self._bus.subscription(*patterns)
-        with self._portal.wrap_async_context_manager(opened) as subscription:
-            yield AsyncSubscription(self, subscription)
+        result = self._portal.call(in_time)
+        return _Wrapped(self, result) if isinstance(result, Request) else result
 
     @contextmanager
-    def requests(self, *patterns: bytes | str) -> Iterator["AsyncRequests"]:
-        opened = self._bus.requests(*patterns)
-        with self._portal.wrap_async_context_manager(opened) as requests:
-            yield AsyncRequests(self, requests)
+    def _opened(self, block: AbstractAsyncContextManager[object]) -> Iterator[_Wrapped]:
+        with self._portal.wrap_async_context_manager(block) as opened:
+            yield _Wrapped(self, opened)
+
+    def subscription(self, *patterns: bytes | str) -> AbstractContextManager[_Wrapped]:
+        return self._opened(self._wrapped.subscription(*patterns))
+
+    def requests(self, *patterns: bytes | str) -> AbstractContextManager[_Wrapped]:
+        return self._opened(self._wrapped.requests(*patterns))
 
     def request(self, *arguments: Any, **options: Any) -> Any:
-        return self._portal.call(lambda: self._bus.request(*arguments, **options))
-
-    def statistics(self) -> object:
-        return self._portal.call(self._bus.statistics)
-
-    def close(self) -> None:
-        self._portal.call(self._bus.close)
+        """It says itself that it has timed out."""
+        return self._portal.call(lambda: self._wrapped.request(*arguments, **options))
 
     def __enter__(self) -> Self:
         return self
@@ -92,57 +106,3 @@ class AsyncClient:
     ) -> None:
         self.close()
         self._portal_context.__exit__(kind, error, traceback)
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Any:
-        try:
-            return self.call(self._bus.__anext__)
-        except StopAsyncIteration:
-            raise StopIteration from None
-
-
-class AsyncSubscription:
-    """One of its subscriptions, likewise."""
-
-    def __init__(self, client: AsyncClient, subscription: Subscription[Any]) -> None:
-        self._client = client
-        self._subscription = subscription
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        return partial(self._client.call, getattr(self._subscription, name))
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Any:
-        try:
-            return self._client.call(self._subscription.__anext__)
-        except StopAsyncIteration:
-            raise StopIteration from None
-
-
-class AsyncRequests:
-    """Requests to it, likewise."""
-
-    def __init__(self, client: AsyncClient, requests: RequestStream) -> None:
-        self._client = client
-        self._requests = requests
-
-    def receive(self, *, timeout_seconds: float | None = None) -> "AsyncRequest":
-        request = self._client.call(self._requests.receive, timeout_seconds=timeout_seconds)
-        return AsyncRequest(self._client, request)
-
-
-class AsyncRequest:
-    """One of them."""
-
-    def __init__(self, client: AsyncClient, request: Request) -> None:
-        self._client = client
-        self._request = request
-        self.key = request.key
-        self.payload = request.payload
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        return partial(self._client.call, getattr(self._request, name))
