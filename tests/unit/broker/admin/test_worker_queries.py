@@ -42,16 +42,6 @@ class Scene:
         await trio.testing.wait_all_tasks_blocked()
 
 
-async def test_every_worker_is_asked_and_every_reply_returned(nursery: trio.Nursery) -> None:
-    scene = Scene(nursery)
-    await scene.ask()
-    assert scene.asked == [(0, RunQuery(1, QUERY)), (1, RunQuery(1, QUERY))]
-    await scene.reply(1, "b")
-    assert scene.result is None
-    await scene.reply(0, "a")
-    assert scene.result == ({0: "a", 1: "b"}, [])
-
-
 async def test_a_successor_that_has_not_taken_over_is_not_asked(nursery: trio.Nursery) -> None:
     """It would answer that it has no clients."""
     scene = Scene(nursery)

@@ -40,18 +40,6 @@ def log_to(fd: int, monkeypatch: pytest.MonkeyPatch) -> WriteEvent:
     return open_log("stderr")
 
 
-def test_a_line_begins_with_the_program(capfd: pytest.CaptureFixture[str]) -> None:
-    open_log("stderr")(PAUSED, "something happened")
-    assert capfd.readouterr().err == "sbusd: something happened\n"
-
-
-def test_informational_events_do_not_go_to_standard_error(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    open_log("stderr")(READY, READY.text())
-    assert capfd.readouterr().err == ""
-
-
 def test_a_log_that_nobody_reads_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
