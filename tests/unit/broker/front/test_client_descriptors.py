@@ -11,7 +11,6 @@ from sbus.shared.client_slots import SLOTS_MAX
 from tests.unit.shared.memories import account_memory
 
 TOTAL = 160
-RESERVE = TOTAL // 16
 USERS = 12
 
 
@@ -36,33 +35,6 @@ def take_all(descriptors: ClientDescriptors, account: Account) -> int:
         descriptors.count(account, 1)
         count += 1
     return count
-
-
-def test_a_user_leaves_as_many_as_it_takes(
-    descriptors: ClientDescriptors, accounts: list[Account]
-) -> None:
-    taken = [take_all(descriptors, account) for account in accounts]
-    left = TOTAL - RESERVE
-    for count in taken:
-        left -= count
-        assert count in (left - 1, left) or left <= 1
-    assert taken[0] == (TOTAL - RESERVE) // 2
-    assert sum(taken) < TOTAL - RESERVE
-
-
-def test_administrators_have_the_rest(
-    descriptors: ClientDescriptors, accounts: list[Account]
-) -> None:
-    *others, administrator = accounts
-    taken = sum(take_all(descriptors, account) for account in others)
-    while descriptors.has_room_for_administrator():
-        descriptors.count(administrator, 1)
-        taken += 1
-    assert taken == TOTAL
-    assert administrator.connections >= RESERVE
-    descriptors.count(administrator, -1)
-    assert descriptors.has_room_for_administrator()
-    assert not descriptors.has_room(administrator)
 
 
 def test_what_a_user_gives_back_is_there_for_others(
