@@ -41,7 +41,8 @@ class WorkerModel:
 
 
 class World:
-    """Clients of two workers; also a supervisor, a connection policy and a shared memory."""
+    """Clients of two workers; also a supervisor, a connection policy, a departure of clients and a
+    shared memory."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.workers = [WorkerModel() for _ in range(WORKERS)]
@@ -54,6 +55,7 @@ class World:
         culprits = Culprits(own, own, self.registry, own, events)
         self.succession = Succession(nursery, own, own, self.registry, culprits, events)
         self.peers: list[socket.socket] = []
+        self.gone: dict[int, tuple[str, bytes]] = {}
 
     def rules_for(self, _sock: socket.socket, _own: Credentials) -> int:
         return 0
@@ -64,25 +66,39 @@ class World:
             assert fd == self.client(command.adoption.client).sock.fileno()
         self.sent.append(command)
 
+    def disconnect(self, client: Client, reason: str, notice: bytes) -> None:
+        self.gone[client.number] = (reason, notice)
+        self.registry.remove(client.number)
+
     def client(self, number: int) -> Client:
         client = self.registry.get(number)
         assert client is not None
         return client
 
-    def connect(self, worker: int) -> Client:
+    def connect(self, worker: int = 0) -> Client:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.peers += (ours, theirs)
         own = Credentials(gid=1, uid=2, pid=3)
         return self.registry.add(worker, ours, own, open_account(Limits()))
 
-    async def replace(self, left_out: tuple[Client, ...] = ()) -> None:
-        """The first worker dies, and has a successor."""
+    async def replace(
+        self,
+        served: Client | None = None,
+        *,
+        left_out: tuple[Client, ...] = (),
+        takes_over: bool = True,
+    ) -> None:
+        """The first worker dies while it serves this client, and has a successor, which takes over
+        or does not."""
         self.sent.clear()
+        self.served_clients[0] = served.number if served else 0
         self.succession.on_death(0)
         self.succession.leave_out(0, list(left_out))
         self.workers[0].link = LinkModel()
         self.succession.on_fork(0)
         await trio.testing.wait_all_tasks_blocked()
+        if takes_over:
+            self.succession.on_taken_over(0, len(self.sent) - 1)
 
     def inherited(self) -> list[int]:
         """The clients that were sent, in front of the command to take over."""
@@ -105,23 +121,11 @@ async def world() -> AsyncIterator[World]:
         sock.close()
 
 
-async def test_the_successor_gets_all_clients_of_its_number(world: World) -> None:
-    clients = [world.connect(number % 2) for number in range(250)]
-    await world.replace()
-    assert world.inherited() == [client.number for client in clients[::2]]
-
-
-async def test_the_first_worker_of_a_number_gets_nothing(world: World) -> None:
-    world.connect(0)
-    world.succession.on_fork(0)
-    await trio.testing.wait_all_tasks_blocked()
-    assert world.sent == []
-
-
 async def test_a_client_that_another_worker_may_have_is_left_out(world: World) -> None:
     stays, moves = world.connect(0), world.connect(0)
     await world.replace(left_out=(moves,))
     assert world.inherited() == [stays.number]
+    assert world.lines[-1].startswith("worker 0 serves 1 clients of its predecessor after ")
 
 
 async def test_clients_that_leave_or_move_meanwhile_are_left_out(world: World) -> None:
@@ -155,8 +159,78 @@ async def test_few_clients_wait_for_a_successor_that_is_slow(world: World) -> No
     assert len(world.sent) == 50, "each may take one more descriptor"
 
 
-async def test_the_log_says_how_long_it_took(world: World) -> None:
-    await world.replace()
-    world.succession.on_taken_over(0, 12)
-    (line,) = world.lines
-    assert line.startswith("worker 0 serves 12 clients of its predecessor after ")
+# -- which clients are to blame --------------------------------------------------------------------
+async def test_a_client_that_three_young_workers_served_is_disconnected(world: World) -> None:
+    culprit, _neighbour = world.connect(), world.connect()
+    for deaths in range(1, 4):
+        assert not world.gone
+        world.workers[0].age_seconds = 100.0 if deaths == 1 else 0.5
+        await world.replace(culprit)
+    notice = b"CMSG !/error\0kills-workers three workers died while they served this client"
+    assert world.gone == {culprit.number: ("kills-workers", notice)}
+    assert sum("kills-workers" in line for line in world.lines) == 1
+
+
+async def test_a_client_that_three_successors_inherited_in_vain_is_disconnected(
+    world: World,
+) -> None:
+    """A take-over may take so long that none of them was young."""
+    culprit, _neighbour = world.connect(), world.connect()
+    world.workers[0].age_seconds = 100.0
+    await world.replace(takes_over=False)
+    for _ in range(3):
+        assert not world.gone
+        await world.replace(culprit, takes_over=False)
+    assert world.gone.keys() == {culprit.number}
+
+
+async def test_a_client_that_workers_die_of_in_a_row_is_disconnected(world: World) -> None:
+    """It may take its time."""
+    culprit, neighbour = world.connect(), world.connect()
+    world.workers[0].age_seconds = 50.0
+    for _ in range(2):
+        await world.replace(neighbour)
+    for _ in range(3):
+        assert not world.gone
+        await world.replace(culprit)
+    assert world.gone.keys() == {culprit.number}
+
+
+async def test_late_deaths_with_others_between_them_are_no_fault(world: World) -> None:
+    client, neighbour = world.connect(), world.connect()
+    world.workers[0].age_seconds = 2.0
+    for served in (client, client, neighbour, client, None) * 3:
+        await world.replace(served)
+    assert not world.gone
+
+
+async def test_deaths_with_time_between_them_are_no_fault(world: World) -> None:
+    client = world.connect()
+    for deaths in range(10):
+        world.workers[0].age_seconds = 0.5 if deaths % 2 else 100.0
+        await world.replace(client)
+    assert not world.gone
+
+
+async def test_deaths_while_nobody_was_served_are_nobodys_fault(world: World) -> None:
+    world.connect()
+    for _ in range(5):
+        await world.replace()
+    assert not world.gone
+
+
+async def test_when_three_successors_never_take_over_all_clients_are_disconnected(
+    world: World,
+) -> None:
+    """The log says so once, and the next successors are tried as often."""
+    for _ in range(2):
+        clients = [world.connect() for _ in range(50)]
+        await world.replace(takes_over=False)
+        for _ in range(2):
+            await world.replace(takes_over=False)
+            assert len(world.registry) == 50
+        await world.replace()
+        assert not world.registry.of_worker(0)
+        assert {world.gone[client.number][0] for client in clients} == {"worker-died"}
+    told = "worker 0: three successors died; its 50 clients are disconnected"
+    assert world.lines.count(told) == 2
