@@ -333,8 +333,8 @@ class TestDisconnection:
 def test_statistics_count_from_the_beginning(fake: FakeBus, connect: Connect) -> None:
     with connect(fake.address) as bus:
         fake.accept()
-        fake.send(b"MSG a\x001", b"CMSG !/lost\x005", ANSWER)
+        fake.send(b"MSG a\x001", b"CMSG !/lost\x005", b"CMSG !/news\0tomorrow", ANSWER)
         bus.sync()
         statistics = bus.statistics()
     assert (statistics.messages_received, statistics.messages_lost) == (1, 5)
-    assert statistics.messages == 2
+    assert (statistics.messages, statistics.controls_ignored) == (2, 1)

@@ -100,29 +100,6 @@ class TestPublishing:
             assert keys == {b"%d" % number for number in range(20)}
 
 
-class TestWaiting:
-    @on_both_event_loops
-    async def test_ends_when_another_task_closes_it_while_we_wait(self, fake: FakeBus) -> None:
-        async with connected(fake) as bus:
-            ended = anyio.Event()
-
-            async def iterate() -> None:
-                async for _message in bus:
-                    pass
-                ended.set()
-
-            async def sync() -> None:
-                with pytest.raises(Disconnected, match="this program"):
-                    await bus.sync()
-
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(iterate)
-                tasks.start_soon(sync)
-                await anyio.wait_all_tasks_blocked()
-                bus.close()
-            assert ended.is_set()
-
-
 class TestSeveralReaders:
     @on_both_event_loops
     async def test_when_the_reading_task_is_cancelled_another_one_goes_on(

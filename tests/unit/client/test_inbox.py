@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sbus.client.inbox import Inbox
 from sbus.client.message_queue import Lost, MessageQueue
 from sbus.client.requests import WhoamiBarrier
-from sbus.errors import BusError, Disconnected, MessagesLost, PacketRefused, ProtocolViolation
+from sbus.errors import BusError, Disconnected, ProtocolViolation
 from sbus.protocol.codes import LAST_CODES
 from sbus.protocol.packets import Message
 
@@ -29,14 +29,6 @@ def make_inbox(
 def feed(inbox: Inbox[Items], *packets: bytes) -> None:
     for packet in packets:
         inbox.feed(packet)
-
-
-class TestMessages:
-    def test_answers_and_unknown_control_messages_are_not_among_them(self) -> None:
-        inbox = make_inbox()
-        feed(inbox, b"CMSG !/cred/whoami\0!/cred/1/2/3", b"CMSG !/news\0tomorrow")
-        assert inbox.take(inbox.own) is None
-        assert inbox.statistics().controls_ignored == 1
 
 
 def items_of(inbox: Inbox[Items]) -> list[Items | str]:
@@ -91,14 +83,6 @@ class TestMessagesThatAreTakenInTogether:
 
 
 class TestLosses:
-    def test_end_a_batch_and_begin_the_next(self) -> None:
-        inbox = make_inbox()
-        feed(inbox, b"MSG a\x001", b"CMSG !/lost\x003", b"MSG a\x002")
-        assert inbox.take_many(inbox.own, 10) == [Message(b"a", b"1")]
-        with pytest.raises(MessagesLost):
-            inbox.take_many(inbox.own, 10)
-        assert inbox.take_many(inbox.own, 10) == [Message(b"a", b"2")]
-
     def test_at_the_same_gap_are_one(self) -> None:
         inbox = make_inbox("report")
         feed(inbox, b"CMSG !/lost\x003", b"CMSG !/lost\x004", b"MSG a\x00", b"CMSG !/lost\x00?")
@@ -115,26 +99,7 @@ class TestLosses:
             inbox.take(inbox.own)
 
 
-class TestRefusals:
-    def test_are_raised_once_and_before_the_messages_that_wait(self) -> None:
-        inbox = make_inbox()
-        feed(inbox, b"MSG a\x001", b"CMSG !/error\0reserved that key is not yours")
-        with pytest.raises(PacketRefused, match="that key is not yours") as caught:
-            inbox.take(inbox.own)
-        assert caught.value.code == "reserved"
-        assert inbox.take(inbox.own) == Message(b"a", b"1")
-
-
 class TestEnd:
-    def test_does_not_have_an_earlier_refusal_as_its_reason(self) -> None:
-        inbox = make_inbox()
-        feed(inbox, b"CMSG !/error\0not-allowed to publish")
-        inbox.feed_end_of_connection()
-        with pytest.raises(PacketRefused, match="not-allowed"):
-            inbox.take(inbox.own)
-        with pytest.raises(Disconnected, match=r"^the bus closed the connection$"):
-            inbox.take(inbox.own)
-
     @pytest.mark.parametrize("code", sorted(LAST_CODES))
     def test_is_waited_for_when_its_reason_was_there_before(self, code: str) -> None:
         inbox = make_inbox()

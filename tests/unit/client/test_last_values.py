@@ -162,16 +162,6 @@ def test_beyond_its_bounds_a_store_forgets_the_oldest_and_says_so() -> None:
     assert joined(store, b"") == [NotKept(7)]
 
 
-@pytest.mark.parametrize(("counts", "missing"), [((3, 4), 7), ((3, None, 4), None)])
-def test_what_the_service_has_missed_is_told(
-    counts: tuple[int | None, ...], missing: int | None
-) -> None:
-    store = store_of(b"")
-    for count in counts:
-        store.feed(Lost(count))
-    assert joined(store, b"") == [NotKept(missing)]
-
-
 def test_a_plain_message_to_the_service_is_none_of_its_values() -> None:
     store = store_of(b"")
     store.feed(Message(request_key(b""), b"no request"))
@@ -304,15 +294,6 @@ def test_an_answer_of_another_user_counts_as_none(payload: bytes, fails: bool) -
     assert moved(joining) == [Message(b"a", b"b")]
 
 
-def test_nobody_but_other_users_having_answered_is_an_error() -> None:
-    joining, request = asking()
-    joining.feed_receipt(Receipt(sent=3, waiting=0, lost=0))
-    for _ in range(2):
-        answer(joining, request, SNAPSHOT, client=2, uid=STRANGER)
-    with pytest.raises(RequestFailed, match=f"user {STRANGER} .* services of {OWN_UID} are"):
-        answer(joining, request, SNAPSHOT, client=3, uid=STRANGER)
-
-
 def test_a_client_that_fails_twice_does_not_stand_for_two() -> None:
     joining, request = asking()
     joining.feed_receipt(Receipt(sent=3, waiting=0, lost=0))
@@ -335,14 +316,6 @@ def test_a_request_that_may_be_lost_is_sent_again() -> None:
         assert joining.must_ask
     with pytest.raises(PacketRefused, match="denied"):
         asking()[0].feed_receipt(PacketRefused("denied", ""))
-
-
-def test_answers_to_others_are_ignored() -> None:
-    joining = joining_of(b"", messages_max=2)
-    joining.feed(Message(joining.request_key, joining.request()))
-    joining.feed(Message(joining.request_key, encode_request(REPLY_KEY, b"t", b"")))
-    joining.feed(published(joining.reply_key, b"other\0end s 0 0\0\x90"))
-    assert not joining.is_complete
 
 
 def test_of_many_requests_of_one_client_the_newest_count_and_others_are_asked_again() -> None:

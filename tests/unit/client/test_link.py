@@ -25,27 +25,6 @@ def make_link(address: str | None, **options: float) -> Link[Message]:
 
 
 class TestAddress:
-    def test_given_beats_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("SBUS_ADDRESS", "/elsewhere")
-        link = make_link("/here")
-        assert link.address == "/here"
-        link.close()
-
-    @pytest.mark.parametrize(
-        ("environment", "address"),
-        [("/elsewhere", "/elsewhere"), ("", "/run/sbus.socket"), (None, "/run/sbus.socket")],
-    )
-    def test_else_the_environment_else_the_default(
-        self, monkeypatch: pytest.MonkeyPatch, environment: str | None, address: str
-    ) -> None:
-        if environment is None:
-            monkeypatch.delenv("SBUS_ADDRESS", raising=False)
-        else:
-            monkeypatch.setenv("SBUS_ADDRESS", environment)
-        link = make_link(None)
-        assert link.address == address
-        link.close()
-
     @pytest.mark.parametrize("address", ["", "/dev/fd/3", "/dev/unix/abstract", "x" * 200])
     def test_that_names_no_bus_is_an_error(self, address: str) -> None:
         with pytest.raises(AddressError):
@@ -129,18 +108,6 @@ class TestConnecting:
             with pytest.raises(AddressError, match="Permission denied: only users with access"):
                 link.connect_nowait()
         link.close()
-
-    def test_waits_in_line_behind_a_bus_that_is_busy(self, tmp_path: Path) -> None:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-            address = str(tmp_path / "busy")
-            listener.bind(address)
-            listener.listen(0)
-            links = [make_link(address) for _ in range(2)]
-            assert [link.connect_nowait() for link in links] == [True, False]
-            listener.accept()[0].close()
-            assert links[1].connect_nowait()
-            for link in links:
-                link.close()
 
 
 class FakeSocket:

@@ -1,6 +1,5 @@
 """`me`, asked over a bus of bare packets, by both clients."""
 
-import anyio
 import msgspec
 import pytest
 
@@ -9,7 +8,6 @@ import sbus.client.blocking
 from sbus.errors import ProtocolViolation
 from sbus.protocol.admin_results import MeResult
 from tests.support import admin_samples as sample
-from tests.support.event_loops import on_both_event_loops
 from tests.unit.client.fake_bus import ANSWER, WHOAMI, FakeBus
 
 Blocking = sbus.client.blocking.Connection[sbus.Message]
@@ -50,22 +48,3 @@ def test_an_invalid_reply_is_an_error(fake: FakeBus, bus: Blocking, payload: byt
     fake.send(ME + b"\0" + payload)
     with pytest.raises(ProtocolViolation):
         bus.me(timeout_seconds=60)
-
-
-@on_both_event_loops
-async def test_several_tasks_may_ask(fake: FakeBus) -> None:
-    connections = []
-
-    async def ask(connection: sbus.Connection[sbus.Message]) -> None:
-        connections.append((await connection.me()).user.connections)
-
-    with fake.admitting(), anyio.fail_after(60):
-        async with sbus.connect(fake.address) as connection:
-            fake.accept()
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(ask, connection)
-                tasks.start_soon(ask, connection)
-                await anyio.wait_all_tasks_blocked()
-                assert (fake.receive(), fake.receive()) == (ME, ME)
-                fake.send(answer(1), answer(2))
-            assert sorted(connections) in ([1, 2], [2, 2])

@@ -24,10 +24,9 @@ from sbus.client.reconnection import (
 from sbus.client.requests import WhoamiBarrier
 from sbus.errors import Disconnected, MessagesUnconfirmed, PacketRefused
 from sbus.protocol.codes import FINAL_CODES, NOT_ADMITTED
-from sbus.protocol.packets import Message, encode_publish, encode_subscribe, encode_unsubscribe
+from sbus.protocol.packets import Message
 from tests.unit.client.fake_bus import ANSWER, GREETING, WHOAMI, FakeBus
 
-TOO_MANY = b"CMSG !/error\0too-many-connections your user has as many as it may"
 REFUSAL = b"CMSG !/error\0not-allowed you may not subscribe to this"
 CLOSED = "the bus closed the connection"
 
@@ -302,16 +301,6 @@ class TestAReply:
         assert link.barrier.is_settled(ticket)
         assert link.interruptions > before
 
-    def test_is_the_one_to_the_new_request(self, fake: FakeBus, link: Link[Message | Lost]) -> None:
-        ask(link)
-        lose(fake, link)
-        make_again(fake, link)
-        ticket = ask(link)
-        assert not link.barrier.is_settled(ticket)
-        fake.send(ANSWER)
-        assert link.read_nowait(10)
-        assert link.barrier.is_settled(ticket)
-
 
 class TestPublishedMessages:
     def test_are_not_sent_again_and_are_reported(
@@ -378,15 +367,6 @@ class TestAnEnd:
             link.inbox.take(link.inbox.own)
         make_again(fake, link)
         assert link.inbox.take(link.inbox.own) == Reconnected(None, CLOSED)
-
-    def test_for_a_reason_that_may_pass(self, fake: FakeBus, link: Link[Message | Lost]) -> None:
-        lose(fake, link)
-        steps = connect_again(fake, link)
-        fake.send(TOO_MANY)
-        fake.hang_up()
-        assert next_delay(steps) > 0
-        assert link.is_lost
-        assert link.inbox.take(link.inbox.own) is None
 
     def test_because_the_address_is_no_bus_any_more(
         self, fake: FakeBus, link: Link[Message | Lost]
@@ -485,13 +465,3 @@ class TestDelays:
         now[0] += LASTING_SECONDS * 2
         kept.note_lost()
         assert kept.next_delay() <= DELAY_SECONDS_MIN
-
-
-def test_subscriptions_are_a_multiset() -> None:
-    kept = Reconnection(WhoamiBarrier())
-    for packet in (
-        *(encode_subscribe(b"a"), encode_subscribe(b"a"), encode_subscribe(b"b*")),
-        *(encode_unsubscribe(b"b***"), encode_unsubscribe(b"c"), encode_publish(b"SUB d", b"")),
-    ):
-        kept.note_sent(packet)
-    assert kept.subscriptions() == [encode_subscribe(b"a")] * 2

@@ -87,17 +87,6 @@ def test_is_told_to_none_of_several(new_task: Tasks, caplog: pytest.LogCaptureFi
     assert [record.getMessage() for record in caplog.records] == ["no (not-allowed)"]
 
 
-def test_the_next_section_is_one_of_its_own(new_task: Tasks) -> None:
-    connection, (one, other) = Connection(), (new_task(), new_task())
-    connection.publish(one)
-    connection.publish(other)
-    connection.sync()
-    connection.barrier.replied(ANSWER)
-    connection.publish(one)
-    connection.refusals.add(NO)
-    assert connection.is_told(one)
-
-
 def test_a_message_with_a_receipt_does_not_count(new_task: Tasks) -> None:
     connection, (one, other) = Connection(), (new_task(), new_task())
     connection.publish(one)
@@ -158,11 +147,3 @@ def test_a_new_connection_begins_without_a_section(new_task: Tasks) -> None:
     assert not connection.refusals.others_have_sent
     connection.refusals.add(NO)
     assert connection.is_told(other)
-
-
-def test_shared_ones_are_told_to_any_task(new_task: Tasks) -> None:
-    connection = Connection()
-    connection.refusals.share()
-    connection.refusals.note_sent(PUBLISHED)
-    connection.refusals.add(NO)
-    assert connection.is_told(new_task())

@@ -1,6 +1,5 @@
 """Requests and answers with a bus of bare packets: what is sent, and what may come back."""
 
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeAlias
 
@@ -8,14 +7,12 @@ import pytest
 
 from sbus.client import blocking
 from sbus.errors import (
-    Disconnected,
     PacketRefused,
 )
 from sbus.protocol.packets import Message
 from tests.unit.client.fake_bus import ANSWER, ORDER, WHOAMI, FakeBus
 
 Bus: TypeAlias = blocking.Connection[Message]
-Connect: TypeAlias = Callable[..., Bus]
 TIMEOUT_S = 60.0
 SOON_S = 0.05
 
@@ -49,15 +46,6 @@ def first_sent(fake: FakeBus) -> tuple[bytes, bytes, bytes]:
     assert subscribed == b"SUB " + request[0]
     assert request[0].startswith(b"!/cred/5/6/7/reply/")
     return request
-
-
-def test_an_answer_ends_the_wait(fake: FakeBus, bus: Bus) -> None:
-    future = begin(bus, b"1 2")
-    reply_key, token, body = first_sent(fake)
-    assert body == b"1 2"
-    fake.send(b"MSG other\x001", b"MSG %b\0%b\0" % (reply_key, token) + b"3\x00")
-    assert future.result(TIMEOUT_S) == b"3\x00"
-    assert bus.receive() == Message(b"other", b"1")
 
 
 def test_one_subscription_serves_all_requests_of_a_connection(fake: FakeBus, bus: Bus) -> None:
@@ -119,14 +107,6 @@ def test_an_answer_may_come_before_the_receipt(fake: FakeBus, bus: Bus) -> None:
     future, receipt, answer = begin_second(fake, bus)
     fake.send(answer + b"b", b"CMSG !/receipt\0%b\x001 0 0" % receipt)
     assert future.result(TIMEOUT_S) == b"b"
-
-
-def test_the_end_of_the_bus_ends_the_wait(fake: FakeBus, bus: Bus) -> None:
-    future = begin(bus, b"1")
-    first_sent(fake)
-    fake.hang_up()
-    with pytest.raises(Disconnected):
-        future.result(TIMEOUT_S)
 
 
 def test_a_key_that_no_bus_takes_is_the_callers_mistake(fake: FakeBus, bus: Bus) -> None:

@@ -11,11 +11,6 @@ from sbus.errors import ProtocolViolation
 
 
 class TestIdentity:
-    def test_is_what_the_kernel_said(self) -> None:
-        assert parse_identity(b"!/cred/100/1000/4711") == Identity(
-            b"!/cred/100/1000/4711", gid=100, uid=1000, pid=4711
-        )
-
     def test_is_the_last_part_behind_the_prefix_of_an_uplinked_bus(self) -> None:
         whole = b"!/cred/1/2/3/!/cred/4/5/6"
         assert parse_identity(whole) == Identity(whole, gid=4, uid=5, pid=6)

@@ -9,7 +9,7 @@ import pytest
 from sbus.client import blocking
 from sbus.client.blocking_streams import Subscription
 from sbus.client.message_queue import Lost
-from sbus.errors import MessagesLost, PacketRefused
+from sbus.errors import PacketRefused
 from sbus.protocol.packets import Message
 from tests.support.threads import Task
 from tests.unit.client.fake_bus import ANSWER, GREETING, ORDER, WHOAMI, FakeBus
@@ -63,15 +63,6 @@ def test_a_loss_is_told_to_all_in_its_place(fake: FakeBus, connect: Connect) -> 
         assert second.receive_many() == [Lost(5), Message(b"b", b"2")]
         assert payloads_and_losses(bus) == [Lost(5)]
         assert bus.statistics().messages_lost == 5
-
-
-def test_a_loss_is_raised_by_each(fake: FakeBus, bus: Bus) -> None:
-    with opened(fake, bus, "a") as first, opened(fake, bus, "a") as second:
-        fake.send(b"CMSG !/lost\x005", b"MSG a\x001")
-        for messages in (first, second):
-            with pytest.raises(MessagesLost, match="5"):
-                messages.receive()
-            assert messages.receive() == Message(b"a", b"1")
 
 
 def test_a_slow_one_loses_messages_and_the_others_do_not(fake: FakeBus, connect: Connect) -> None:
@@ -156,9 +147,3 @@ def test_a_refused_join_takes_no_subscription_of_a_service_away(fake: FakeBus) -
             joins.join()
         undone = [b"UNSUB " + reply_key, b"CMSG sender/off", b"UNSUB a"]
         assert [fake.receive() for _ in undone] == undone
-
-
-def test_iteration_ends_when_the_program_closes_the_connection(fake: FakeBus, bus: Bus) -> None:
-    with opened(fake, bus, "a") as messages:
-        bus.close()
-        assert list(messages) == []
