@@ -3,7 +3,6 @@
 import errno
 import os
 import select
-import signal
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -92,26 +91,6 @@ async def end_of(pipe: int) -> None:
     os.close(pipe)
 
 
-async def test_what_is_left_unread_is_closed() -> None:
-    async with running_closer() as scene:
-        for _ in range(200):
-            await end_of(scene.leave_pipe(USER))
-        assert len(scene.pids) == 1
-
-
-async def test_nothing_is_closed_while_the_front_has_it() -> None:
-    async with running_closer() as scene:
-        ours, client = scene.kept()
-        await end_of(scene.leave_pipe(USER))
-        with client:
-            client.send(b"x")
-            assert ours.recv(10) == b"x"
-            scene.closer.close(ours, USER)
-            assert ours.fileno() == -1
-            await trio.lowlevel.wait_readable(client)
-            assert client.recv(1) == b""
-
-
 async def test_a_stuck_closer_delays_nobody() -> None:
     async with running_closer() as scene:
         staying, client = scene.kept()
@@ -179,22 +158,6 @@ async def test_a_stuck_closer_is_replaced_while_the_kernel_has_no_room(
             links[0].errors += [errno.ENOBUFS] * 1_000_000
             await end_of(scene.leave_pipe(OTHER))
             assert f"uid {USER} left takes too long, for process {scene.pids[0]}" in scene.lines[0]
-
-
-async def test_a_dead_closer_is_replaced() -> None:
-    async with running_closer() as scene:
-        ours, client = scene.kept()
-        await end_of(scene.leave_pipe(USER))
-        pidfd = os.pidfd_open(scene.pids[0])
-        os.kill(scene.pids[0], signal.SIGKILL)
-        await trio.lowlevel.wait_readable(pidfd)
-        os.close(pidfd)
-        with client:
-            await end_of(scene.leave_pipe(USER))
-            scene.closer.close(ours, USER)
-            await trio.lowlevel.wait_readable(client)
-            assert client.recv(1) == b""
-        assert len(scene.pids) == 2
 
 
 async def test_all_that_is_left_is_closed_at_the_end() -> None:

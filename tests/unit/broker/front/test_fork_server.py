@@ -134,18 +134,6 @@ def test_a_worker_is_replaced_without_leaking_descriptors() -> None:
         assert len(open_files) == 1
 
 
-def test_a_worker_knows_whether_it_is_the_first_of_its_number() -> None:
-    with running_server(obey) as server:
-        for number, expected in [(1, b"1"), (2, b"1"), (1, b"0"), (2, b"0"), (1, b"0")]:
-            worker, link = fork(server, number)
-            with link:
-                link.send(b"is first")
-                assert link.recv(100) == expected
-                link.send(b"end")
-                assert isinstance(event(server), WorkerExited)
-                os.close(worker.pidfd)
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_only_the_front_decides_when_workers_end(number: signal.Signals) -> None:
     with running_server(obey) as server:
@@ -156,32 +144,6 @@ def test_only_the_front_decides_when_workers_end(number: signal.Signals) -> None
             link.send(b"number")
             assert link.recv(100) == b"2"
             os.close(worker.pidfd)
-
-
-@pytest.mark.parametrize("read", [True, False], ids=["all read", "something unread"])
-def test_no_worker_outlives_the_fork_server(read: bool) -> None:
-    with running_server(stay) as server:
-        forked = [fork(server, number) for number in range(2)]
-        if not read:
-            signal.pidfd_send_signal(forked[0][0].pidfd, signal.SIGKILL)
-            select.select([server.sock], [], [], SOON_SECONDS)
-        server.stop()
-        for worker, link in forked:
-            assert has_ended(worker.pidfd, 0), "it had ended before stop() returned"
-            os.close(worker.pidfd)
-            link.close()
-
-
-def test_the_fork_server_keeps_nothing_that_it_was_told_to_close() -> None:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours:
-        server = ForkServer(stay, [theirs], BusFiles(), logging_to([]))
-        try:
-            theirs.close()
-            ours.settimeout(SOON_SECONDS)
-            assert ours.recv(1) == b""
-        finally:
-            server.stop()
 
 
 class Killing:
