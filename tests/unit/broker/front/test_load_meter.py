@@ -1,7 +1,5 @@
 """How busy a worker is, from the time that it ran, waited for a processor and slept."""
 
-import os
-import time
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -28,25 +26,6 @@ def test_waiting_for_a_processor_is_no_load(
 ) -> None:
     after = ScheduledTime(running, waiting)
     assert busy_share(NOTHING, after, 1.0) == pytest.approx(expected)
-
-
-def test_a_process_that_runs_is_busy_and_no_process_is_not() -> None:
-    """This process stands for worker 0; worker 1 has none."""
-    workers = [SimpleNamespace(number=0, pid=os.getpid()), SimpleNamespace(number=1, pid=0)]
-    meter = LoadMeter(
-        cast("Any", SimpleNamespace(workers=workers)), ClientRegistry(2, spare_slots())
-    )
-    meter.sample()
-    assert meter.busy_shares == [0.0, 0.0], "nothing is known yet"
-    until = time.monotonic() + 0.1
-    while time.monotonic() < until:
-        pass
-    meter.sample()
-    assert meter.busy_shares[0] > 0.5
-    time.sleep(0.1)
-    meter.sample()
-    assert meter.busy_shares[0] < 0.5
-    assert [load.busy_share for load in meter.loads()] == meter.busy_shares
 
 
 def test_load_that_moves_is_expected_at_its_new_worker() -> None:

@@ -75,8 +75,3 @@ def test_of_one_worker_nothing_is_left_to_others() -> None:
 def test_only_available_workers_are_chosen() -> None:
     assert chosen(ANN, (0.0, {ANN: 1}), (0.0, {}), (0.0, {}), available=(1, 2)) == 1
     assert chosen(ANN, (0.9, {ANN: 1}), (0.0, {BOB: 1}), available=(1,)) == 1
-
-
-def test_spread_places_where_the_fewest_are() -> None:
-    assert chosen(ANN, (0.0, {ANN: 2}), (0.9, {BOB: 1}), placement="spread") == 1
-    assert chosen(ANN, (0.0, {ANN: 1}), (0.0, {BOB: 1}), placement="spread") == 0

@@ -150,37 +150,6 @@ class Simulation:
         return len(self.moved) - before
 
 
-async def test_an_idle_bus_uses_one_worker(autojump_clock: trio.testing.MockClock) -> None:
-    bus = Simulation(8)
-    bus.connect(ANN, 100)
-    assert await bus.run(60) == 0
-    assert bus.used() == [200]
-
-
-async def test_clients_that_come_idle_spread_when_they_all_publish(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    """As at boot: 100 pairs that need six workers and a half."""
-    bus = Simulation(8)
-    clients = bus.connect(ANN, 100)
-    bus.demand(clients, 6.5 / 100)
-    await bus.run(20)
-    assert len(bus.used()) == 8
-    assert max(bus.busy_shares) < 1
-    assert max(bus.used()) <= 40
-    apart = [it for it in clients if bus.load(it) > bus.demands[it.number]]
-    assert not apart, "pairs were divided"
-    assert await bus.run(60) == 0, "it does not come to rest"
-
-
-async def test_no_more_workers_are_used_than_needed(autojump_clock: trio.testing.MockClock) -> None:
-    bus = Simulation(8)
-    bus.demand(bus.connect(ANN, 50), 0.9 / 50)
-    await bus.run(30)
-    assert len(bus.used()) == 2
-    assert max(bus.busy_shares) <= 0.5
-
-
 async def test_no_more_workers_are_used_than_there_are_processors(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -190,12 +159,6 @@ async def test_no_more_workers_are_used_than_there_are_processors(
     assert len(bus.used()) == 3
     bus.connect(ANN, 5)
     assert len(bus.used()) == 3
-
-
-async def test_a_pair_is_not_divided(autojump_clock: trio.testing.MockClock) -> None:
-    bus = Simulation(4)
-    bus.demand(bus.connect(ANN, 1), 2.0)
-    assert await bus.run(60) == 0
 
 
 async def test_clients_come_together_when_load_ends(autojump_clock: trio.testing.MockClock) -> None:

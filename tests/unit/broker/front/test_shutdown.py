@@ -39,16 +39,6 @@ class Scene:
         self.shutdown.check_empty()
 
 
-async def test_the_last_client_ends_a_bus_that_exits_when_empty(nursery: trio.Nursery) -> None:
-    scene = Scene(nursery, exit_when_empty=True)
-    scene.shutdown.check_empty()
-    await trio.testing.wait_all_tasks_blocked()
-    assert not scene.has_ended
-    scene.disconnect()
-    await trio.testing.wait_all_tasks_blocked()
-    assert scene.has_ended
-
-
 async def test_the_last_client_ends_a_bus_that_drains(nursery: trio.Nursery) -> None:
     scene = Scene(nursery)
     scene.shutdown.drain(None)

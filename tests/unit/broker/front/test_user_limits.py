@@ -21,21 +21,6 @@ def user_limits_of(configured: dict[int, UserLimits]) -> tuple[EffectiveUserLimi
     return made, book
 
 
-def test_limits_of_users_with_and_without_an_account_go_on() -> None:
-    old, _ = user_limits_of({})
-    assert old.open_account(CONNECTED) is not None
-    for uid in (CONNECTED, ABSENT):
-        old.change(uid, {"connections_max": 7})
-        old.change(uid, {"messages_per_second_max": 9})
-    new, book = user_limits_of({})
-    for record in old.records():
-        new.restore(record)
-    expected = replace(LIMITS.user, connections_max=7, messages_per_second_max=9)
-    assert new.limits_of(CONNECTED) == new.limits_of(ABSENT) == expected
-    assert book.find(CONNECTED) is not None
-    assert book.find(ABSENT) is None
-
-
 def test_limits_that_were_not_changed_are_as_in_the_new_configuration() -> None:
     old, _ = user_limits_of({})
     old.change(CONNECTED, {"connections_max": 7})
