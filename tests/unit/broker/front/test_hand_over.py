@@ -30,7 +30,7 @@ from sbus.broker.ipc.upgrade_link import (
     Serving,
     UpgradeFailed,
 )
-from sbus.broker.ipc.worker_protocol import Done, Freeze, RecordClients, Thaw, WorkerCommand
+from sbus.broker.ipc.worker_protocol import Done, Freeze, RecordClients, WorkerCommand
 from sbus.unix.fd_passing import DescriptorsLost
 
 OFFER = Offer(
@@ -172,25 +172,6 @@ async def test_a_bus_is_handed_over_in_steps(scene: Scene) -> None:
     ]
 
 
-@pytest.mark.parametrize("said", [READY[:count] for count in range(4)])
-async def test_a_program_that_ends_before_it_has_adopted_gets_nothing(
-    scene: Scene, said: tuple[FromNew, ...]
-) -> None:
-    for message in said:
-        upgrade_link.send(scene.sock, message)
-    scene.sock.shutdown(socket.SHUT_WR)
-    with pytest.raises(UpgradeFailed, match="the new program"):
-        await scene.run()
-    assert "commit" not in scene.parts.done
-    assert scene.parts.done[-2:] == ["Thaw", "resume"]
-
-
-async def test_why_a_program_fails_is_passed_on(scene: Scene) -> None:
-    with pytest.raises(UpgradeFailed, match="no room"):
-        await scene.run(*READY[:2], Failed("no room"))
-    assert scene.heard()[-1] == Abort("no room")
-
-
 @pytest.mark.parametrize("count", [1, 2, 3])
 async def test_why_a_program_failed_that_reads_nothing_more_is_passed_on(
     scene: Scene, count: int
@@ -272,24 +253,4 @@ async def test_the_wait_for_a_dead_workers_successor_is_bounded(
         upgrade_link.send(scene.sock, message)
     with pytest.raises(UpgradeFailed, match="was not replaced within 10 s"):
         await scene.hand_over.run(scene.link, OFFER, [], lambda: None)
-    assert scene.parts.done == ["Thaw", "resume"]
-
-
-async def test_it_can_be_tried_again(scene: Scene) -> None:
-    with pytest.raises(UpgradeFailed):
-        await scene.run(Hello(), Failed("not yet"))
-    scene.heard()
-    await scene.run(*READY, Serving())
-    assert scene.heard()[-1] == Commit()
-    assert Thaw.__name__ in scene.parts.done
-
-
-@pytest.mark.parametrize("version", [(0, 1), (2, 0)])
-async def test_an_unknown_major_version_is_refused_before_anything_is_given_up(
-    scene: Scene, version: tuple[int, int]
-) -> None:
-    with pytest.raises(UpgradeFailed, match=rf"version {version[0]}\.{version[1]} cannot be read"):
-        await scene.run(Hello(version=version), Ready())
-    (abort,) = scene.heard()
-    assert isinstance(abort, Abort)
     assert scene.parts.done == ["Thaw", "resume"]
