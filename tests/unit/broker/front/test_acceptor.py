@@ -114,19 +114,8 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     opened.close()
 
 
-@pytest.mark.parametrize(
-    ("uids", "gids"),
-    [
-        (None, frozenset()),
-        (frozenset({ME.uid}), frozenset()),
-        (frozenset({NOT_ME}), frozenset({ME.gid})),
-    ],
-    ids=["anybody", "by user", "by group"],
-)
-async def test_an_admitted_user_connects(
-    scene: Scene, uids: frozenset[int] | None, gids: frozenset[int]
-) -> None:
-    acceptor = scene.acceptor(admit_uids=uids, admit_gids=gids)
+async def test_an_admitted_user_connects(scene: Scene) -> None:
+    acceptor = scene.acceptor()
     client = scene.connect()
     with trio.fail_after(SOON_SECONDS):
         admitted = await next_client(acceptor)
@@ -234,13 +223,6 @@ async def test_a_client_of_the_dot_dialect_is_not_told_why(scene: Scene) -> None
     client = scene.connect()
     assert await rejected(acceptor, client) == []
     assert scene.rejector.refused == {"not-admitted": 1}
-
-
-async def test_a_rejected_client_may_have_left(scene: Scene) -> None:
-    acceptor = scene.acceptor(rules=(NOBODY_CONNECTS,))
-    scene.connect().close()
-    assert await rejected(acceptor, scene.connect())
-    assert scene.rejector.refused == {"not-admitted": 2}
 
 
 @pytest.fixture
