@@ -49,8 +49,13 @@ class TestEveryCall:
             lambda bus: bus.receive(),
             lambda bus: bus.receive_many(),
             lambda bus: bus.__anext__(),
+            lambda bus: bus.sync(),
+            lambda bus: bus.whoami(),
         ],
-        ids=["subscribe", "unsubscribe", "publish", "control", "receive", "many", "next"],
+        ids=[
+            *("subscribe", "unsubscribe", "publish", "control", "receive", "many", "next"),
+            *("sync", "whoami"),
+        ],
     )
     @on_both_event_loops
     async def test_is_a_checkpoint(
@@ -58,19 +63,10 @@ class TestEveryCall:
     ) -> None:
         """Even when nothing keeps it from returning at once."""
         async with connected(fake) as bus:
-            fake.send(b"MSG a\x001", b"MSG a\x002")
+            fake.send(b"MSG a\x001", b"MSG a\x002", ANSWER)
             assert await bus.receive() == Message(b"a", b"1")
             with cancelled():
                 await call(bus)
-
-    @on_both_event_loops
-    async def test_that_asks_is_a_checkpoint(self, fake: FakeBus) -> None:
-        async with connected(fake) as bus:
-            fake.send(ANSWER, ANSWER)
-            with cancelled():
-                await bus.sync()
-            with cancelled():
-                await bus.whoami()
 
     @on_both_event_loops
     async def test_that_was_cancelled_before_has_done_nothing(self, fake: FakeBus) -> None:

@@ -36,6 +36,12 @@ class TestAddress:
             ({"inbox_messages_max": 0}, "inbox_messages_max is 0"),
             ({"packet_bytes_max": "1M"}, "packet_bytes_max is '1M'"),
             ({"losses": "ignore"}, "losses is 'ignore': use raise or report"),
+            ({"dialect": "comma"}, "slash or dot"),
+            ({"dialect": "dot", "age_seconds": 1}, "age_seconds needs the dialect slash"),
+            *[
+                ({"age_seconds": seconds}, "age_seconds is .*: it has to be from 0.001")
+                for seconds in (0, 0.0009, 86_400.001, -1, float("nan"), "1", None)
+            ],
         ],
     )
     def test_wrong_value_is_an_error(self, options: dict[str, Any], what: str) -> None:
@@ -47,15 +53,6 @@ class TestAddress:
         with pytest.raises(TypeError, match=r"no option 'reconect'; there are .*, sender$"):
             blocking.connect("/here", **options)
 
-    @pytest.mark.parametrize("seconds", [0, 0.0009, 86_400.001, -1, float("nan"), "1", None])
-    def test_an_age_that_the_bus_does_not_know_is_an_error(self, seconds: Any) -> None:
-        with pytest.raises(ConfigurationError, match=r"age_seconds is .*: it has to be from 0.001"):
-            Link("/here", "raise", LinkOptions(age_seconds=seconds))
-
-    def test_an_age_needs_the_slash_dialect(self) -> None:
-        with pytest.raises(ConfigurationError, match="age_seconds needs the dialect slash"):
-            Link("/here", "raise", LinkOptions(age_seconds=1, dialect="dot"))
-
     @pytest.mark.parametrize(
         ("seconds", "packet"),
         [(0.001, b"CMSG age/1"), (0.0299, b"CMSG age/30"), (86_400, b"CMSG age/86400000")],
@@ -64,10 +61,6 @@ class TestAddress:
         link = make_link("/here", age_seconds=seconds, sender=True)
         link.close()
         assert link.greetings[1:] == [b"CMSG sender/on", packet]
-
-    def test_unknown_dialect_is_an_error(self) -> None:
-        with pytest.raises(ConfigurationError, match="slash or dot"):
-            Link("/here", "raise", LinkOptions(dialect="comma"))
 
 
 class TestConnecting:

@@ -17,7 +17,7 @@ from sbus.broker.config.file import ConfigFile, parse_config, read_config
 from sbus.broker.config.resolution import Resolved, resolve
 from sbus.errors import ConfigurationError
 from sbus.limits import Limits
-from sbus.protocol.keys import SLASH, Dialect
+from sbus.protocol.keys import SLASH
 from sbus.toml_file import FILE_BYTES_MAX
 from tests.support.users import UNPRIVILEGED, directory_for_everybody, effective_user
 
@@ -55,14 +55,10 @@ allow = ["block", "connect"]
 """
 
 
-def understand(data: bytes, dialect: Dialect = SLASH) -> tuple[ConfigFile, Resolved]:
+def understand(data: bytes) -> tuple[ConfigFile, Resolved]:
     """What a file says, and what that means to a bus without any limits of its command line."""
     file = parse_config(data)
-    return file, resolve(file, dialect, bus_limits(file))
-
-
-def bus_limits(file: ConfigFile) -> Limits:
-    return msgspec.structs.replace(Limits(), **file.limits)
+    return file, resolve(file, SLASH, msgspec.structs.replace(Limits(), **file.limits))
 
 
 def test_a_file_with_every_table() -> None:
@@ -148,13 +144,9 @@ def test_a_damaged_file_raises_nothing_but_configuration_errors(data: st.DataObj
 # -- the file itself -------------------------------------------------------------------------------
 
 
-def complete(path: Path) -> Resolved:
-    return resolve(read_config(str(path)), SLASH, Limits())
-
-
 def error_about(path: Path) -> str:
     with pytest.raises(ConfigurationError) as refused:
-        complete(path)
+        read_config(str(path))
     assert "\n" not in str(refused.value)
     return str(refused.value)
 

@@ -12,33 +12,28 @@ from sbus.shared.operation_times import OperationTimes, longest_operations, oper
 LONG_SECONDS = 2 * OPERATION_CPU_SECONDS_MAX["callback"]
 
 
-class Clock:
+async def test_a_task_that_does_not_let_others_run_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = 1_000.0
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
     for name in ("perf_counter", "thread_time"):
-        monkeypatch.setattr(time, name, lambda: made.now)
-    return made
-
-
-async def test_a_task_that_does_not_let_others_run_is_found(clock: Clock) -> None:
+        monkeypatch.setattr(time, name, lambda: now)
     words = memoryview(bytearray(8 * operation_words(1))).cast("Q")
     reports: list[tuple[str, str]] = []
     times = OperationTimes(words, 0, lambda kind, what, *_: reports.append((kind, what)))
 
     async def answers() -> None:
+        nonlocal now
         await trio.lowlevel.checkpoint()
-        clock.now += 1.5 * LONG_SECONDS
+        now += 1.5 * LONG_SECONDS
         await trio.lowlevel.checkpoint()
 
     async def accepts() -> None:
+        nonlocal now
         for _ in range(10):
-            clock.now += LONG_SECONDS / 4
+            now += LONG_SECONDS / 4
             await trio.lowlevel.checkpoint()
-        clock.now += LONG_SECONDS
+        now += LONG_SECONDS
 
     timer = CallbackTimer(times)
     trio.lowlevel.add_instrument(timer)

@@ -193,38 +193,30 @@ async def test_the_process_id_of_a_bus_that_is_slow_to_serve_is_known(
     assert result.pid == 77
 
 
+BUG = "a bug of the old program: LookupError('text') (test_hand_over.py:"
+
+
 @pytest.mark.parametrize(
-    ("error", "expected"),
+    ("what", "value", "expected"),
     [
-        (LookupError("text"), "a bug of the old program: LookupError('text') (test_hand_over.py:"),
-        (DescriptorsLost(b""), "cannot hand over: descriptors were dropped on the way"),
+        ("error", LookupError("text"), BUG),
+        ("error", DescriptorsLost(b""), "cannot hand over: descriptors were dropped on the way"),
+        ("dies_when_frozen", True, "worker 0 died"),
+        ("is_ending", True, "the old bus ends"),
     ],
 )
 async def test_any_error_before_the_commit_ends_the_hand_over(
-    scene: Scene, error: Exception, expected: str
+    scene: Scene, what: str, value: object, expected: str
 ) -> None:
-    scene.parts.error = error
+    setattr(scene.parts, what, value)
     with pytest.raises(UpgradeFailed) as failure:
-        await scene.run(*READY[:2])
+        await scene.run(*READY)
     why = str(failure.value)
     assert why.startswith(expected)
-    assert scene.heard()[-1] == Abort(why)
+    heard = scene.heard()
+    assert heard[-1] == Abort(why)
+    assert Commit() not in heard
     assert scene.parts.done[-2:] == ["Thaw", "resume"]
-
-
-async def test_a_worker_that_dies_in_the_pause_ends_it(scene: Scene) -> None:
-    scene.parts.dies_when_frozen = True
-    with pytest.raises(UpgradeFailed, match="worker 0 died"):
-        await scene.run(*READY)
-    assert scene.heard()[-1] == Abort("worker 0 died")
-    assert scene.parts.done[-2:] == ["Thaw", "resume"]
-
-
-async def test_a_bus_that_is_to_end_commits_nothing(scene: Scene) -> None:
-    scene.parts.is_ending = True
-    with pytest.raises(UpgradeFailed, match="the old bus ends"):
-        await scene.run(*READY)
-    assert Commit() not in scene.heard()
 
 
 @pytest.mark.parametrize(
