@@ -1,6 +1,7 @@
 """Numbers for people: short, close to the number, one word each."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -25,40 +26,46 @@ THOUSANDS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e1
 BYTES = {"B": 1, **{f"{letter}iB": 1024**i for i, letter in enumerate("KMGTPE", start=1)}}
 
 
-@pytest.mark.parametrize(
-    ("number", "shown"),
-    [
-        (0, "0"),
-        (0.004, "0"),
-        (0.4, "0.4"),
-        (9.996, "10"),
-        (99.97, "100"),
-        (1234.5, "1234"),
-        (9999, "9999"),
-        (9999.7, "10k"),
-        (999_499, "999k"),
-        (999_500, "1M"),
-        (4_718_592, "4.72M"),
-        (2**64, "18.4E"),
-    ],
-)
-def test_counts(number: float, shown: str) -> None:
-    assert count(number) == shown
+SHOWN: dict[Callable[[float], str], dict[float, str]] = {
+    count: {
+        0: "0",
+        0.004: "0",
+        0.4: "0.4",
+        9.996: "10",
+        99.97: "100",
+        1234.5: "1234",
+        9999: "9999",
+        9999.7: "10k",
+        999_499: "999k",
+        999_500: "1M",
+        4_718_592: "4.72M",
+        2**64: "18.4E",
+    },
+    size: {
+        0: "0B",
+        1023: "1023B",
+        1024: "1KiB",
+        4_718_592: "4.5MiB",
+        1024**2 - 1: "1MiB",
+        102_349: "100KiB",
+    },
+    duration: {
+        0: "0s",
+        9.96: "10s",
+        59.4: "59s",
+        59.6: "1m00s",
+        3_599.6: "1h00m",
+        7_500: "2h05m",
+        273_600: "3d04h",
+        86_400 * 12 + 7_200: "12d",
+    },
+    microseconds: {0: "0µs", 50: "50µs", 2_500: "2.5ms", 1_000_000: "1s"},
+}
 
 
-@pytest.mark.parametrize(
-    ("number", "shown"),
-    [
-        (0, "0B"),
-        (1023, "1023B"),
-        (1024, "1KiB"),
-        (4_718_592, "4.5MiB"),
-        (1024**2 - 1, "1MiB"),
-        (102_349, "100KiB"),
-    ],
-)
-def test_sizes(number: float, shown: str) -> None:
-    assert size(number) == shown
+@pytest.mark.parametrize("show", SHOWN)
+def test_numbers_are_short(show: Callable[[float], str]) -> None:
+    assert {number: show(number) for number in SHOWN[show]} == SHOWN[show]
 
 
 @given(st.integers(0, 2**64) | st.floats(0, 1e18))
@@ -69,30 +76,6 @@ def test_every_number_is_one_short_word_close_to_it(number: float) -> None:
         value = float(digits) * units[shown.removeprefix(digits)]
         assert len(shown) <= width
         assert math.isclose(value, number, rel_tol=0.0051, abs_tol=0.0051)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "shown"),
-    [
-        (0, "0s"),
-        (9.96, "10s"),
-        (59.4, "59s"),
-        (59.6, "1m00s"),
-        (3_599.6, "1h00m"),
-        (7_500, "2h05m"),
-        (273_600, "3d04h"),
-        (86_400 * 12 + 7_200, "12d"),
-    ],
-)
-def test_durations(seconds: float, shown: str) -> None:
-    assert duration(seconds) == shown
-
-
-@pytest.mark.parametrize(
-    ("number", "shown"), [(0, "0µs"), (50, "50µs"), (2_500, "2.5ms"), (1_000_000, "1s")]
-)
-def test_microseconds(number: float, shown: str) -> None:
-    assert microseconds(number) == shown
 
 
 def test_quantiles_are_the_bounds_of_their_buckets() -> None:
