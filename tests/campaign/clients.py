@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from tests.campaign.log import CLOSED, ENDED, OPENED, RECEIVED, SENT, Log
 from tests.campaign.plan import Plan
+from tests.history.log import CLOSED, ENDED, OPENED, RECEIVED, SENT, Log
 from tests.support.raw_client import PACKET_BYTES_MAX, RawClient
 from tests.support.users import effective_user
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from tests.campaign.bus import CampaignBus
 from tests.campaign.clients import identity
-from tests.campaign.log import Log
 from tests.campaign.plan import Event, Plan
+from tests.history.log import Log
 from tests.support.client_sockets import check_sockets
 from tests.support.descriptor_store import kernel_refuses_descriptors
 from tests.support.raw_client import RawClient

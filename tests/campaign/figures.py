@@ -4,8 +4,8 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any
 
-from tests.campaign.history import History
-from tests.campaign.losses import accountable
+from tests.history.history import History
+from tests.history.losses import accountable
 
 
 def figures_of(history: History) -> dict[str, int]:

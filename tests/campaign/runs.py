@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.campaign.bus import HUNG_SECONDS_MAX, CampaignBus
-from tests.campaign.checks import Violation, check
 from tests.campaign.clients import Load
 from tests.campaign.events import Events
 from tests.campaign.figures import figures_of
-from tests.campaign.history import History
-from tests.campaign.log import LOGGED, REPORTED, Log, read_log
 from tests.campaign.plan import Plan
+from tests.history.checks import Violation, check
+from tests.history.history import History
+from tests.history.log import LOGGED, REPORTED, Log, read_log
 from tests.support.bus import PROJECT
 from tests.support.threads import Task, meanwhile
 

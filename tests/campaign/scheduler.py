@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.campaign.checks import Violation
 from tests.campaign.plan import plan_of
 from tests.campaign.runs import Outcome, run
+from tests.history.checks import Violation
 from tests.support.bus import PROJECT
 
 

@@ -13,14 +13,14 @@ from sbus.compiled import STEP
 from tests.campaign import scheduler
 from tests.campaign.__main__ import main
 from tests.campaign.bus import HUNG_SECONDS_MAX
-from tests.campaign.checks import CHECKS, Violation
 from tests.campaign.clients import Load
 from tests.campaign.figures import summary
-from tests.campaign.history import History
-from tests.campaign.log import Log
 from tests.campaign.plan import Event, Plan, plan_of
 from tests.campaign.runs import Outcome, run
 from tests.campaign.scheduler import State, tree_id
+from tests.history.checks import CHECKS, Violation
+from tests.history.history import History
+from tests.history.log import Log
 from tests.support.bus import PROJECT
 from tests.support.raw_client import PACKET_BYTES_MAX
 from tests.support.threads import Task

@@ -11,8 +11,8 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from sbus.protocol.keys import DIALECTS
-from tests.fuzz.names_model import PRESENCE
-from tests.fuzz.verdicts import is_reserved
+from tests.history.names import PRESENCE
+from tests.history.verdicts import is_reserved
 from tests.unit.routing.specification import matches
 
 _SEGMENTS = ["a", "b", "c", "ab", "abc", "", "*", "a*", "ab*", "0"]

@@ -10,15 +10,16 @@ from collections.abc import Callable
 from sbus.limits import Limits
 from sbus.protocol.keys import Dialect
 from tests.fuzz.access_model import AccessModel
-from tests.fuzz.names_model import (
+from tests.history.matching import Ids, names_another
+from tests.history.names import (
     JOIN,
     LEAVE,
     MEMBERS,
     NAME_BYTES,
     WILL_BYTES_MAX,
-    History,
     Member,
     Members,
+    Names,
     Question,
     check_list,
     is_name,
@@ -26,18 +27,14 @@ from tests.fuzz.names_model import (
     name_key,
     tells_of_name,
 )
-from tests.fuzz.verdicts import (
+from tests.history.verdicts import (
     Verdict,
     asks_for_receipt,
     documented_codes,
     is_reserved,
     judge_text,
-    names_another,
     receipt_request,
 )
-
-Ids = tuple[bytes, bytes, bytes]
-"""Group, user and process, as keys spell them."""
 
 NOTICES_ON = b"CMSG !/notices/on"
 ERROR = b"CMSG !/error\0"
@@ -286,7 +283,7 @@ class ClientModel:
         return [_shown(packet) for packet in told if not RECEIPT.fullmatch(packet)]
 
     def check_lists(
-        self, told: list[bytes], history: History, may_see: Callable[[bytes], bool] = lambda _: True
+        self, told: list[bytes], history: Names, may_see: Callable[[bytes], bool] = lambda _: True
     ) -> int:
         """The lists of members for which it has asked; returns how many."""
         lists = [packet for packet in told if packet.startswith(MEMBERS_REPLY + b"end")]

@@ -38,9 +38,9 @@ from tests.fuzz.generator import CONTROLS, RESERVED, PacketMaker
 from tests.fuzz.live_checks import LiveChecks
 from tests.fuzz.live_client import LiveClient
 from tests.fuzz.live_setting import LIMITS, OBSERVER, USERS, bus_options, rules_of, setting_of
-from tests.fuzz.names_model import Members
 from tests.fuzz.user_process import UserProcess
-from tests.fuzz.verdicts import Verdict, judge
+from tests.history.names import Members
+from tests.history.verdicts import Verdict, judge
 from tests.support.admin import administer, wait_for_traffic
 from tests.support.bus import Bus, running_bus
 

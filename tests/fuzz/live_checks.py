@@ -5,8 +5,8 @@ from collections import Counter
 from sbus.protocol.keys import Dialect
 from tests.fuzz.client_model import MEMBERS_REPLY, key_of
 from tests.fuzz.live_client import LiveClient
-from tests.fuzz.names_model import History, Members, listed_members, tells_of_name
 from tests.fuzz.reference_matcher import ReferenceMatcher
+from tests.history.names import Members, Names, listed_members, tells_of_name
 
 _SECRET_MESSAGE = b"MSG !/cred/"
 
@@ -18,7 +18,7 @@ class LiveChecks:
         self._dialect = dialect
         self._members = members
         self._tally = tally
-        self._history = History()
+        self._history = Names()
 
     def check(self, clients: list[LiveClient], conductor: LiveClient, witness: LiveClient) -> None:
         """What came of one round."""

@@ -9,9 +9,9 @@ from sbus.protocol.keys import Dialect
 from tests.fuzz.access_model import AccessModel
 from tests.fuzz.client_model import NOTICES_ON, RECEIPT, ClientModel
 from tests.fuzz.live_setting import LIMITS
-from tests.fuzz.names_model import Members
 from tests.fuzz.user_process import UserProcess
-from tests.fuzz.verdicts import Verdict, judge
+from tests.history.names import Members
+from tests.history.verdicts import Verdict, judge
 from tests.support.senders import without_sender
 
 _TIMEOUT = struct.pack("ll", 30, 0)

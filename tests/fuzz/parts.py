@@ -22,7 +22,7 @@ from sbus.protocol.keys import (
 from sbus.protocol.packets import Control, Publish, Subscribe, parse_client_packet
 from sbus.routing.index import PatternIndex
 from sbus.routing.route_cache import RouteCache
-from tests.fuzz.verdicts import documented_codes, judge_form
+from tests.history.verdicts import documented_codes, judge_form
 from tests.unit.routing.specification import matches
 
 PATTERNS_MAX = 150

@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from sbus.protocol.keys import Dialect
-from tests.campaign.history import is_for
 from tests.fuzz.access_model import AccessModel
-from tests.fuzz.client_model import Ids
-from tests.fuzz.names_model import PRESENCE
-from tests.fuzz.verdicts import is_reserved
+from tests.history.matching import Ids, is_for
+from tests.history.names import PRESENCE
+from tests.history.verdicts import is_reserved
 from tests.unit.routing.specification import expression_of
 
 

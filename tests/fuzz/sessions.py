@@ -19,9 +19,9 @@ from collections.abc import Iterable, Iterator
 from sbus.limits import Limits
 from sbus.protocol.keys import DIALECTS, Dialect
 from tests.fuzz.client_model import NOTICES_ON, SETTINGS, ClientModel, is_age, key_of
-from tests.fuzz.names_model import History, Members, tells_of_name
 from tests.fuzz.one_process_bus import WORKERS, OneProcessBus, Peer
-from tests.fuzz.verdicts import judge
+from tests.history.names import Members, Names, tells_of_name
+from tests.history.verdicts import judge
 from tests.support.senders import without_sender
 from tests.unit.routing.specification import matches
 
@@ -118,7 +118,7 @@ class Sessions:
         self._rounds = 0
         self.counts: Counter[str] = Counter()
         self._members: Members = {}
-        self._history = History()
+        self._history = Names()
         self._clients = [self._connect(i % WORKERS) for i in range(CLIENTS_PER_WORKER * WORKERS)]
         everything = [b"", b"!/presence/*/*"] if self._dialect.has_control_messages else [b""]
         self._witnesses = [

@@ -7,7 +7,7 @@ import pytest
 
 from tests.fuzz.generator import PacketMaker
 from tests.fuzz.packets import CAMPAIGN_PACKETS, LIMITS, maker_of, through_parser, through_sessions
-from tests.fuzz.verdicts import documented_codes
+from tests.history.verdicts import documented_codes
 
 SEEDS = range(4)
 NOT_HERE = {

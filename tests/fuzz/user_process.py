@@ -8,7 +8,7 @@ import socket
 from contextlib import suppress
 
 from tests.fuzz.access_model import User
-from tests.fuzz.client_model import Ids
+from tests.history.matching import Ids
 from tests.support.users import become
 
 

@@ -47,7 +47,8 @@ class Watch:
     """Of all entries into the lock. Dooms workers to these deaths, one after the other."""
 
     def __init__(self, *deaths: Death) -> None:
-        self._deaths = list(deaths)
+        self.left = list(deaths)
+        """Those to which no worker has come yet."""
         self._doomed: Fiber | None = None
         self.has_survived = False
         self.seen: Counter[str] = Counter()
@@ -64,9 +65,9 @@ class Watch:
         if fiber is self._doomed:
             self.has_survived = True
             raise Survived
-        if self._deaths and hold == self._deaths[0].hold:
+        if self.left and hold == self.left[0].hold:
             self._doomed = fiber
-            fiber.doom(self._deaths.pop(0).instruction)
+            fiber.doom(self.left.pop(0).instruction)
             self.seen.clear()
         self.seen[hold] += 1
 
@@ -77,6 +78,7 @@ def _find_holds() -> list[tuple[str, tuple[Death, ...]]]:
     for earlier in ((), (_FIRST,)):
         watch = Watch(*earlier)
         simulate(SEED, "python", watch.on_enter)
+        assert not watch.left, f"no worker enters the lock in {watch.left}"
         for hold in watch.seen:
             holds.setdefault(hold, earlier)
     return list(holds.items())
@@ -97,6 +99,7 @@ def run_all(first: int, step: int, jobs: int) -> Counter[str]:
                 pieces = [(hold, earlier, next(firsts), step) for _ in range(jobs)]
                 counts = pool.starmap(_run_piece, pieces, chunksize=1)
                 found[hold] += sum(counts)
+            assert found[hold], f"no worker has died in {hold}"
     return found
 
 
@@ -112,6 +115,7 @@ def _run_piece(hold: str, earlier: tuple[Death, ...], first: int, step: int) -> 
                 return number
             error.add_note(str(deaths))
             raise
+        assert not watch.left, f"no worker enters the lock in {watch.left}"
         if outcome.counts["deaths"] < len(deaths):
             return number
         if number % _RUNS_PER_COLLECTION == 0:

@@ -39,6 +39,7 @@ from sbus.shared.shared_memory import ALIVE, COMPACTION_WANTED, LOG_HEAD, Shared
 from sbus.shared.stall_table import StallTable
 from sbus.unix.credentials import Credentials
 from sbus.unix.fd_passing import dup_socket
+from tests.history.log import Entries
 from tests.simulation.plan import user_of
 from tests.simulation.workers import SimulatedLock, SimulatedWorker
 from tests.support.events import logging_to
@@ -68,12 +69,14 @@ class SimulatedFront:
         memory: SharedMemory,
         settings: BusSettings,
         chance: random.Random,
+        log: Entries,
     ) -> None:
         limits = settings.limits
         self._nursery = nursery
         self._memory = memory
         self._settings = settings
         self._chance = chance
+        self._log = log
         self.workers = [SimulatedNumber(number) for number in range(settings.workers)]
         self.book = AccountBook(memory.accounts, settings.workers, limits)
         stalls = StallTable(memory.stalls, limits.blocking_clients_max, None)
@@ -199,7 +202,9 @@ class SimulatedFront:
         """Have another worker serve a client, if it can."""
 
         async def move() -> None:
+            self._log.event(f"move-begin {client.number} {to}")
             outcome = await self._mover.move(client, to)
+            self._log.event(f"move-end {client.number}")
             self.moved += not outcome.why_not
 
         self._start_task(move)

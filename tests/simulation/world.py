@@ -20,12 +20,14 @@ import trio.abc
 from sbus.broker.config.settings import BusSettings
 from sbus.shared.shared_memory import SharedMemory
 from sbus.unix.credentials import Credentials
+from tests.history.checks import check
+from tests.history.history import History
+from tests.history.log import PLACED, RECEIVED, Entries
 from tests.simulation import clock as clocks
 from tests.simulation import names
-from tests.simulation.clients import SimulatedClient, Times
+from tests.simulation.clients import SimulatedClient
 from tests.simulation.fibers import Fiber, Interruption
 from tests.simulation.front import SimulatedFront
-from tests.simulation.oracle import Ledger, check_order, check_places, check_receipts, check_secrecy
 from tests.simulation.plan import SMALL_BUFFER_BYTES, UIDS, Plan, make_plan
 from tests.simulation.workers import SimulatedLock, SimulatedWorker
 
@@ -93,7 +95,10 @@ class World:
         )
         self.memory = SharedMemory(self.plan.workers, self.plan.limits)
         self.lock = self.memory.lock = SimulatedLock(self.memory)
-        self._times = Times()
+        self.log = Entries()
+        limits = self.plan.limits
+        self.log.event(f"setting {self.plan.workers} {limits.backlog_messages_max}")
+        self.log.event("places-known all" if is_exact else "places-known own")
         self.clients: list[SimulatedClient] = []
         self.deaths = 0
         self._step = 0
@@ -105,7 +110,7 @@ class World:
     # -- the run -------------------------------------------------------------------------------
     async def run(self) -> Outcome:
         async with trio.open_nursery() as nursery:
-            self.front = SimulatedFront(nursery, self.memory, self._settings, self.chance)
+            self.front = SimulatedFront(nursery, self.memory, self._settings, self.chance, self.log)
             for number in range(self.plan.workers):
                 self.front.fork(number)
             self.front.receive_events()
@@ -182,6 +187,7 @@ class World:
 
     def _note_death(self) -> None:
         self.deaths += 1
+        self.log.event("death")
         self.front.check_memory()
 
     def _check_wakes(self) -> None:
@@ -203,15 +209,13 @@ class World:
         own = Credentials(gid=100, uid=self.chance.choice(UIDS), pid=4711)
         ours.setblocking(False)
         number = self.front.admit(self._worker_of_next(serving), ours, own).number
-        client = SimulatedClient(number, own, theirs, self._times)
+        client = SimulatedClient(number, own, theirs, self.log)
         self.clients.append(client)
-        client.settings_are_certain = not self._is_faulty
         client.control(b"!/notices/on")
         if self.chance.random() < 0.3:
-            client.echo = not client.control(b"echo/off")
+            client.control(b"echo/off")
         if self.chance.random() < 0.5:
-            choice = self.chance.choice(OPEN_CHOICES)
-            client.wants_latest = client.control(choice) and choice == b"order/latest"
+            client.control(self.chance.choice(OPEN_CHOICES))
         if self.chance.random() < 0.5:
             client.control(b"sender/on")
         for _ in range(self.chance.randint(1, 2)):
@@ -231,7 +235,7 @@ class World:
 
     def _let_client_act(self) -> None:
         client = self.chance.choice(self.clients)
-        if client.has_left or client.has_ended:
+        if not client.is_there:
             return
         what = self.chance.random()
         if what < 0.45 and self._has_names and client.number % QUIET_CLIENTS == 0:
@@ -244,12 +248,11 @@ class World:
             for _ in range(self.chance.choice((1, 1, 1, 10))):
                 client.subscribe(self._pattern(client))
         elif what < 0.94:
-            still = [it for it in client.subscriptions if it.is_open()]
-            if still:
-                client.unsubscribe(self.chance.choice(still))
+            if client.patterns:
+                client.unsubscribe(self.chance.choice(range(len(client.patterns))))
         elif what < 0.99:
             client.request()
-        elif not client.sent:
+        elif not client.published:
             client.leave()
 
     def _let_client_publish(self, client: SimulatedClient) -> None:
@@ -293,19 +296,19 @@ class World:
                 worker.process.fiber.let_be()
                 worker.process.stopped_until = 0
         await self._settle()
+        self.log.event("calm")
         for client in self.clients:
-            if not client.has_left and not client.has_ended:
-                client.listed = b""
+            if client.is_there:
                 client.control(b"!/members\0*/*")
         await self._settle()
         replies = {client: client.replies for client in self.clients}
         for client in self.clients:
-            if not client.has_left and not client.has_ended:
+            if client.is_there:
                 client.request()
         await self._settle()
         for client, before in replies.items():
-            is_there = not client.has_left and not client.has_ended
-            assert not is_there or client.replies > before, f"client {client.number} gets no reply"
+            is_answered = client.replies > before
+            assert not client.is_there or is_answered, f"client {client.number} gets no reply"
 
     async def _settle(self) -> None:
         """Let everybody go on and read until nothing happens for a while."""
@@ -331,33 +334,28 @@ class World:
             used = self.front.log.statistics(words).used_bytes
         assert not used, f"{used} bytes of the log are left"
         for client in self.clients:
-            if client.has_ended:
-                why = self.front.gone.get(client.number)
-                assert why == "worker-died", f"client {client.number} ended: {why}"
-            assert not client.lost_unknown or self.front.kept_nothing, "a number was known"
-        check_order(self.clients)
-        for client in self.clients:
-            check_secrecy(client)
-        announced = [self._times.messages[packet] for packet in self.lock.announced]
-        names.check_names(self.clients, announced)
-        placed = None
-        if self._is_exact:
-            placed = [self._times.messages[packet] for packet in self.lock.placed]
-            check_places(self._times.places, placed)
-        check_receipts(self.clients, placed, self.deaths)
-        Ledger(self.clients, placed, announced, self.deaths).check()
+            why = self.front.gone.get(client.number)
+            assert not client.has_ended or why == "worker-died", f"{client.number} ended: {why}"
+        for packet in self.lock.placed if self._is_exact else self.lock.announced:
+            self.log.write(0, PLACED, packet)
+        self.log.event("end")
+        self.history = History(self.log)
+        violations = check(self.history)
+        assert not violations, "\n".join(map(str, violations))
+        losses = [count for one in self.history.connections.values() for _, count in one.losses]
+        assert None not in losses or self.front.kept_nothing, "a number was known"
 
     def _outcome(self) -> Outcome:
+        connections = self.history.connections.values()
         digest = hashlib.sha256()
-        for client in self.clients:
-            for received in client.received:
-                digest.update(received.message.packet)
-            digest.update(b"%d %d" % (client.lost, client.unprocessed))
+        for entry in self.log:
+            if entry.direction == RECEIVED:
+                digest.update(entry.packet)
         digest.update(b"%d" % self._clock.now_ns)
         counts = Counter(
-            sent=len(self._times.messages),
-            received=sum(len(client.received) for client in self.clients),
-            lost=sum(client.lost for client in self.clients),
+            sent=sum(len(one.messages) for one in connections),
+            received=sum(len(one.inbox) for one in connections),
+            lost=sum(count or 0 for one in connections for _, count in one.losses),
             deaths=self.deaths,
             announced=len(self.lock.announced),
             moves=self.front.moved,

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.campaign.checks import CHECKS, check
-from tests.campaign.history import History, is_for
-from tests.campaign.log import Entry, Log, read_log
+from tests.history.checks import CHECKS, check
+from tests.history.history import History
+from tests.history.log import Entry, Log, read_log
+from tests.history.matching import is_for
 
 SOUND = """
 0 ! setting 2 65536
@@ -70,11 +71,44 @@ def without_line(line: str) -> str:
 
 
 def test_a_sound_history_has_no_violation() -> None:
-    assert not violated(SOUND)
+    assert not any(map(violated, (SOUND, PLACED_SOUND, NAMES, LATE_WATCHER)))
 
+
+PLACED_SOUND = f"0 ! places-known all\n{SOUND.strip()}\n" + "".join(
+    f"0 # MSG a|{number}\n" for number in (1, 2, 3)
+)
+NAMES = """
+0 ! places-known own
+1 + slash 10 20 30 1
+2 + slash 10 20 30 2
+1 > CMSG !/join|n|a|will
+1 * MSG !/presence/20/n|join 1 10 30
+1 * MSG !/presence/20/n|leave 1 10 30 left
+1 * MSG !/presence/20/n|leave 1 10 30 gave-up
+2 * MSG !/presence/20/n|join 2 10 30
+2 * MSG !/presence/20/n|leave 2 10 30 left
+0 # MSG !/presence/20/n|join 1 10 30
+0 # MSG a|will
+0 # MSG !/presence/20/n|leave 1 10 30 left
+0 ! calm
+2 < CMSG !/members|end
+"""
+
+LATE_WATCHER = """
+1 + slash 10 20 30
+1 > SUB a
+2 + slash 10 20 30
+2 > CMSG !/join|n|a|will
+1 > SUB !/presence/*/*
+1 > MSG a|1
+1 < MSG a|will
+1 < MSG a|1
+"""
 
 PLANTED = {
     "altered": with_line("2 < MSG a|never sent", "1 < MSG a|3"),
+    "altered: a control message": with_line("2 < CMSG !/errors|what", "1 < MSG a|3"),
+    "altered: a reply": with_line("2 < CMSG !/cred/whoami|1 2 3", "1 < MSG a|3"),
     "twice": with_line("2 < MSG a|3", "1 < MSG a|3"),
     "unwanted: no pattern": without_line("2 > SUB a"),
     "unwanted: an echo": SOUND.replace("1 > SUB a\n", "1 > CMSG echo/off\n1 > SUB a\n"),
@@ -110,6 +144,9 @@ PLANTED = {
         1 > MSG a|2
         1 < CMSG !/from|9 1 10 20 30 MSG a|1
         1 < CMSG !/from|8 1 10 20 30 MSG a|2""",
+    "order: of what has a place": PLACED_SOUND.replace(
+        "0 # MSG a|1\n0 # MSG a|2\n", "0 # MSG a|2\n0 # MSG a|1\n"
+    ),
     "cause": """
         1 + slash 10 20 30
         2 + slash 10 20 30
@@ -126,15 +163,34 @@ PLANTED = {
     "sender: two places": SOUND.replace(
         "2 < MSG a|3", "2 < CMSG !/from|7 1 10 20 30 MSG a|3"
     ).replace("1 < MSG a|3", "1 < CMSG !/from|8 1 10 20 30 MSG a|3"),
+    "sender: two messages in a place": SOUND.replace(
+        "2 < MSG a|1", "2 < CMSG !/from|7 1 10 20 30 MSG a|1"
+    ).replace("2 < MSG a|3", "2 < CMSG !/from|7 1 10 20 30 MSG a|3"),
+    "sender: a wrong number": SOUND.replace("1 + slash 10 20 30", "1 + slash 10 20 30 1").replace(
+        "2 < MSG a|3", "2 < CMSG !/from|7 2 10 20 30 MSG a|3"
+    ),
     "missing": without_line("2 < MSG a|3"),
     "missing: announced elsewhere": with_line(
         "2 < CMSG !/lost|1", "1 < CMSG !/receipt|t|2 0 0"
     ).replace("2 < MSG a|1\n", "0 ! death 1\n"),
+    "missing: before a message": PLACED_SOUND.replace("2 < MSG a|1\n2 < MSG a|2\n", "2 < MSG a|2\n")
+    + "2 < CMSG !/lost|1\n",
+    "missing: of the bus": f"0 ! places-known own\n3 + slash 10 20 30\n{SOUND.strip()}\n"
+    "3 * MSG a|joined\n0 # MSG a|joined",
     "missing: without need": with_line("2 < CMSG !/lost|1", "1 < MSG a|2").replace(
         "2 < MSG a|3\n", ""
     ),
+    "published": PLACED_SOUND.replace("0 # MSG a|2\n", ""),
+    "published: two places": PLACED_SOUND.replace("0 # MSG a|2\n", "0 # MSG a|2\n0 # MSG a|2\n"),
     "admitted": with_line("2 < CMSG !/lost|3", "1 < MSG a|2"),
     "receipt": without_line("1 < CMSG !/receipt|t|2 0 0"),
+    "receipt: two numbers": with_line("1 < CMSG !/receipt|t|2 1 0", "1 < CMSG !/receipt|t|2 0 0")
+    + "0 ! death 1\n",
+    "receipt: of what was not published": PLACED_SOUND.replace("0 # MSG a|3\n", ""),
+    "receipt: of what has a place": PLACED_SOUND.replace(
+        "1 < CMSG !/receipt|t|2 0 0", "1 < CMSG !/error|packets-lost 1 packet was lost"
+    ),
+    "receipt: of nothing": with_line("1 < CMSG !/receipt|u|2 0 0", "1 < MSG a|3"),
     "receipt: of a wrong number": SOUND.replace("t|2 0 0", "t|3 0 0"),
     "receipt: unknown without a death": SOUND.replace("t|2 0 0", "t|?"),
     "receipt: refused and published": SOUND.replace("t|2 0 0", "t|refused reserved no"),
@@ -158,12 +214,22 @@ PLANTED = {
         1 + slash 10 20 30
         1 > SUB !/presence/*/*
         1 > SUB a
-        1 > CMSG !/join|n|a|will
-        1 < MSG !/presence/20/n|join 7 10 30
+        1 > CMSG !/sync|1
+        1 < CMSG !/sync|1
+        2 + slash 10 20 30
+        2 > CMSG !/join|n|a|will
         1 > MSG a|1
         1 < MSG a|will
         1 < MSG a|1
         1 < MSG !/presence/20/n|leave 7 10 30 left""",
+    "members: taken": NAMES.replace("leave 1", "join 2").replace(" left", ""),
+    "members: of another": NAMES.replace("leave 1", "leave 2"),
+    "members: behind a will": NAMES.replace("left", "gave-up"),
+    "members: not behind a will": NAMES.replace(
+        "0 # MSG a|will\n", "0 # MSG a|will\n0 # MSG a|other\n"
+    ).replace("0 ! places", "3 + slash 10 20 30\n3 > MSG a|other\n0 ! places"),
+    "members: has left": NAMES.replace("0 # MSG !/presence/20/n|leave 1 10 30 left", "1 x "),
+    "members: of a list": NAMES.replace("0 # MSG !/presence/20/n|leave 1 10 30 left\n", ""),
     "ledger": with_line(
         "0 = "
         + json.dumps(
@@ -198,6 +264,44 @@ def test_what_was_announced_is_not_missing(explained: str) -> None:
     text = SOUND.replace("2 < MSG a|3\n1 < MSG a|3\n", explained)
     text = text.replace("t|2 0 0", "t|?")
     assert "missing" not in violated(text)
+
+
+UNCERTAIN = """
+1 + slash 10 20 30
+2 + slash 10 20 30
+2 > CMSG !/notices/on
+2 > CMSG !/sync|1
+2 < CMSG !/sync|1
+2 > FIRST
+2 > CMSG !/sync|2
+2 < CMSG !/sync|2
+SENDER > MSG a|1
+2 < MSG a|1
+SENDER > CMSG !/sync|3
+SENDER < CMSG !/sync|3
+2 > CMSG !/sync|4
+2 < CMSG !/sync|4
+"""
+LOST_PACKET = "2 < CMSG !/error|packets-lost 1 packet was lost\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "sender", "without", "check_name"),
+    [
+        ("SUB a", "1", "2 < MSG a|1\n", "missing"),
+        ("SUB a\n2 > CMSG echo/off", "2", "", "unwanted"),
+    ],
+    ids=["a subscription", "echo/off"],
+)
+def test_a_packet_that_may_have_been_lost_is_in_doubt(
+    first: str, sender: str, without: str, check_name: str
+) -> None:
+    text = UNCERTAIN.replace("FIRST", first).replace("SENDER", sender).replace(without, "")
+    assert check_name in violated(text)
+    text = f"{text}0 ! death 1\n".replace(
+        "2 < CMSG !/sync|2\n", f"{LOST_PACKET}2 < CMSG !/sync|2\n"
+    )
+    assert check_name not in violated(text)
 
 
 def test_secret_keys_match_as_documented() -> None:

@@ -90,7 +90,7 @@ def is_name_pattern(text: bytes) -> bool:
     return _PATTERN.fullmatch(text) is not None
 
 
-class History:
+class Names:
     """Who has names, as messages in the total order tell."""
 
     def __init__(self) -> None:

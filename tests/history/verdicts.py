@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from sbus.limits import Limits
 from sbus.protocol.keys import DOT, Dialect
-from tests.fuzz.names_model import PRESENCE, is_name_pattern
+from tests.history.names import PRESENCE, is_name_pattern
 
 PROTOCOL = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
 _ROW = re.compile(r"^\| (`[a-z-]+`(?:, `[a-z-]+`)*) \| .* \| (refused|disconnected) \|$", re.M)
@@ -124,14 +124,6 @@ def judge_text(is_key: bool, text: bytes, dialect: Dialect, limits: Limits) -> s
     if not _WITH_IDS.fullmatch(text):
         return "bad-secret-pattern"
     return "" if _SECRET_PATTERN.fullmatch(text) else "reserved"
-
-
-def names_another(pattern: bytes, own: tuple[bytes, bytes, bytes]) -> bool:
-    """Whether an acceptable pattern is secret and names an id that is not among `own`."""
-    ids = _WITH_IDS.fullmatch(pattern)
-    return ids is not None and any(
-        named not in (b"", mine) for named, mine in zip(ids.groups(), own, strict=True)
-    )
 
 
 def is_reserved(text: bytes, dialect: Dialect) -> bool:

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from sbus.limits import Limits
-from tests.campaign.history import Connection, History
-from tests.fuzz.verdicts import documented_codes, judge
+from tests.history.history import Connection, History
+from tests.history.verdicts import documented_codes, judge
 
 _LIMITS = Limits()
 _SETTLING_NS = 3_000_000_000
@@ -37,6 +37,8 @@ def _caused_codes(one: Connection) -> set[str]:
     codes = {judge(packet, one.dialect, _LIMITS).code for _, packet in one.sent} - {""}
     if any(packet.startswith(b"CMSG !/join") for _, packet in one.sent):
         codes |= {"name-taken", "has-name"}
+    if any(choice.endswith(b"/block") for choice in one.choices):
+        codes |= {"too-many-blocking"}
     return codes | ({"too-slow"} if one.may_be_ended else set())
 
 

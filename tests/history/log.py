@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 OPENED = "+"
-"""A connection. Its packet has the dialect and the client's group, user and process."""
+"""A connection. Its packet has the dialect, the client's group, user and process, and the bus's
+number for it where that is known."""
 SENT = ">"
 RECEIVED = "<"
 ENDED = "-"
@@ -28,6 +29,12 @@ REPORTED = "="
 """Figures of the bus, as JSON, after all clients have read everything."""
 LOGGED = "~"
 """A line of the bus's own log."""
+ANNOUNCED = "*"
+"""What a simulated bus may publish itself when this client asks for a name."""
+PLACED = "#"
+"""A message that has its place in the total order of a simulated bus; one after the other."""
+
+_NS_BETWEEN = 10_000_000_000
 
 
 class Entry(NamedTuple):
@@ -35,6 +42,17 @@ class Entry(NamedTuple):
     client: int
     direction: str
     packet: bytes
+
+
+class Entries(list[Entry]):
+    """A log in memory, of a simulation. So many seconds are between two entries that it is certain
+    which of them was the first."""
+
+    def write(self, client: int, direction: str, packet: bytes = b"") -> None:
+        self.append(Entry(len(self) * _NS_BETWEEN, client, direction, packet))
+
+    def event(self, text: str) -> None:
+        self.write(0, EVENT, text.encode())
 
 
 class Log:

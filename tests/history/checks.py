@@ -10,10 +10,12 @@ cause         and that order agrees with causes: what anybody had received befor
 sender        the connection, the ids and the place that a recipient is told are right
 missing       what a client misses was announced: where it is missing, and as often
 admitted      what a client was told to be lost is missing, but for one send for each death
+published     where places are known: each message has one, or its client was told that it has not
 receipt       each receipt comes, and agrees with who received the message
 barrier       each barrier is answered, once and in order
 disconnected  nobody is disconnected, or told of an error, without a reason
 presence      names are unique, joins and leaves alternate, a will comes right before a leave
+members       where places are known: the same of all names, and who is listed at the end
 ledger        accepted = delivered + lost + replaced + undelivered + backlog
 process       no worker dies by itself, nothing fails that must always work
 """
@@ -26,10 +28,11 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from tests.campaign.connections import check_disconnected
-from tests.campaign.history import PRESENCE, Connection, History, Message
-from tests.campaign.losses import Due, check_admitted, check_missing
-from tests.campaign.presence import check_presence
+from tests.history.connections import check_disconnected
+from tests.history.history import Connection, History, Message
+from tests.history.losses import Due, check_admitted, check_missing, check_published
+from tests.history.names import PRESENCE
+from tests.history.presence import check_members, check_presence
 
 _DIED = re.compile(rb"worker \d+ \(pid \d+\) died: ")
 _SHOWN = 5
@@ -58,6 +61,9 @@ def check(history: History) -> list[Violation]:
 def check_altered(history: History) -> Iterator[str]:
     for one, packet in history.strangers:
         yield f"client {one.number} received {packet[:80]!r}, which nobody sent"
+    for one in history.connections.values():
+        for packet in one.unexpected:
+            yield f"client {one.number} received {packet[:80]!r} unasked"
 
 
 def check_twice(history: History) -> Iterator[str]:
@@ -69,14 +75,11 @@ def check_twice(history: History) -> Iterator[str]:
 
 def check_unwanted(history: History) -> Iterator[str]:
     for one in history.connections.values():
-        echo_off = next((at for at, it in one.sent if it == b"CMSG echo/off"), None)
-        silent_from = None if echo_off is None else one.processed_at(echo_off)
-        due = Due(one)
+        due = Due(history, one)
         for at, message in one.inbox:
             if not due.may_cause(message):
                 yield f"client {one.number} received {message} at {at}, without a subscription"
-            is_echo = message.connection is one and not message.is_will
-            if is_echo and silent_from is not None and message.sent_at > silent_from:
+            if due.is_silenced(message):
                 yield f"client {one.number} received its own {message} at {at}"
 
 
@@ -92,11 +95,12 @@ def chains(history: History) -> Iterator[Sequence[Hashable]]:
             for _, message in one.inbox:
                 by_key[message.key].append(message)
             yield from by_key.values()
+    yield history.placed
     starts = history.positions("new-bus")
     placed = [
-        (bisect_right(starts, it.sent_at), it.place, it.sent_at, it)
+        (bisect_right(starts, it.sent_at), it.told_place, it.sent_at, it)
         for it in history.messages.values()
-        if it.place is not None
+        if it.told_place is not None
     ]
     yield [message for *_, message in sorted(placed)]
 
@@ -110,7 +114,7 @@ def causes(history: History) -> Iterator[Sequence[Hashable]]:
     for point, message in enumerate(received):
         yield [message, point]
     for message in history.messages.values():
-        if not message.is_will and (point := bisect_right(times, message.sent_at) - 1) >= 0:
+        if not message.is_of_bus and (point := bisect_right(times, message.sent_at) - 1) >= 0:
             yield [point, message]
 
 
@@ -165,21 +169,23 @@ def _path_back(
 
 
 def check_sender(history: History) -> Iterator[str]:
-    numbers: dict[Connection, int] = {}
     places: dict[Message, int] = {}
+    holders: dict[tuple[int, int], Message] = {}
     owners: dict[tuple[int, int], Connection] = {}
     starts = history.positions("new-bus")
     for one, message, ids, number, place in history.senders:
         sender = message.connection
         if ids != sender.ids:
             yield f"client {one.number} was told that {message} comes from {ids}, not {sender.ids}"
-        if numbers.setdefault(sender, number) != number:
-            yield f"client {sender.number} has the numbers {numbers[sender]} and {number}"
+        if sender.bus_number != number:
+            yield f"client {sender.number} has the numbers {sender.bus_number} and {number}"
         bus = bisect_right(starts, sender.opened_at)
         if owners.setdefault((bus, number), sender) is not sender:
             yield f"client {sender.number} has the number of {owners[bus, number].number}"
         if places.setdefault(message, place) != place:
             yield f"{message} has the places {places[message]} and {place}"
+        if (other := holders.setdefault((bus, place), message)) is not message:
+            yield f"{message} has the place of {other}"
 
 
 # -- replies ---------------------------------------------------------------------------------------
@@ -191,7 +197,11 @@ def check_receipt(history: History) -> Iterator[str]:
             for token, message in one.requests.items()
             if token not in one.receipts and message.sent_at < one.last_barrier
         ]
-        if not one.has_left and len(unanswered) > one.packets_lost:
+        lost_max = one.packets_lost and one.packets_lost + history.lost_unannounced_max
+        if history.knows_all_places and any(one.requests[it].has_place for it in unanswered):
+            lost_max = 0
+        is_told = history.is_told(one) or not history.deaths
+        if is_told and not one.has_left and len(unanswered) > lost_max:
             yield (
                 f"client {one.number} got no receipt for {len(unanswered)} of "
                 f"{len(one.requests)} messages, {unanswered[0]!r} first"
@@ -199,13 +209,18 @@ def check_receipt(history: History) -> Iterator[str]:
         for token, told in one.receipts.items():
             if token not in one.requests:
                 yield f"client {one.number} got a receipt for {token!r}, which it never sent"
-            elif text := _wrong_receipt(one.requests[token], told, gone, history.deaths):
+            elif text := _wrong_receipt(history, one.requests[token], told, gone):
                 yield f"client {one.number} was told {told} of {text}"
 
 
-def _wrong_receipt(message: Message, told: list[bytes], gone: int, deaths: int) -> str:
+def _wrong_receipt(history: History, message: Message, told: list[bytes], gone: int) -> str:
     what = f"{message}, which {message.receivers} clients received"
-    if len(told) > 1 + deaths or (b"?" in told and not deaths):
+    if len(told) > 1 + history.deaths or (b"?" in told and not history.deaths):
+        return what
+    if len({*told} - {b"?"}) > 1:
+        return what
+    is_unplaced = history.knows_all_places and not message.has_place
+    if is_unplaced and not all(text.startswith(b"refused ") for text in told):
         return what
     for text in set(told) - {b"?"}:
         if text.startswith(b"refused "):
@@ -267,7 +282,7 @@ def check_ledger(history: History) -> Iterator[str]:
 
 
 def _presence_packets(one: Connection) -> int:
-    return sum(PRESENCE in packet[:200] for _, packet in one.received)
+    return sum(b"MSG " + PRESENCE in packet[:200] for _, packet in one.received)
 
 
 def check_process(history: History) -> Iterator[str]:
@@ -291,10 +306,12 @@ CHECKS: dict[str, Callable[[History], Iterator[str]]] = {
     "sender": check_sender,
     "missing": check_missing,
     "admitted": check_admitted,
+    "published": check_published,
     "receipt": check_receipt,
     "barrier": check_barrier,
     "disconnected": check_disconnected,
     "presence": check_presence,
+    "members": check_members,
     "ledger": check_ledger,
     "process": check_process,
 }

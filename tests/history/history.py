@@ -6,9 +6,11 @@ Positions are numbers of entries. An event is a word and its arguments:
     death WORKER            a worker is made to die
     restart                 all processes die, and the next bus goes on with settled clients
     new-bus                 the same, but the next bus knows no clients
+    calm                    nothing is under way: whoever waits for a reply gets none
     move-begin, move-end    of a client, by the bus's number for it
     kick                    an administrator ends a connection
     fault TEXT              the bus failed to do something that it must always do
+    places-known WHOSE      a simulation says which messages have a place: `all`, or the bus's `own`
     end                     everybody has read everything: connections that end later do not matter
 """
 
@@ -16,19 +18,32 @@ import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 
 from sbus.protocol.keys import DIALECTS
-from tests.campaign.log import CLOSED, ENDED, EVENT, LOGGED, OPENED, RECEIVED, REPORTED, SENT, Entry
-from tests.unit.routing.specification import matches, matches_as_any_pattern_does
+from tests.history.log import (
+    ANNOUNCED,
+    CLOSED,
+    ENDED,
+    EVENT,
+    LOGGED,
+    OPENED,
+    PLACED,
+    RECEIVED,
+    REPORTED,
+    SENT,
+    Entry,
+)
+from tests.history.matching import Ids
+from tests.history.names import tells_of_name
 
 _FROM = re.compile(rb"CMSG !/from\0(\d+) (\d+) (\d+) (\d+) (\d+) (MSG .*)", re.DOTALL)
-_SECRET = re.compile(rb"!/cred/(\d*)/(\d*)/(\d*)/(.*)", re.DOTALL)
 LOST = b"CMSG !/lost\0"
 PACKETS_LOST = b"packets-lost "
-PRESENCE = b"MSG !/presence/"
-
-Ids = tuple[bytes, bytes, bytes]
+_WHOAMI = b"!/cred/whoami"
+_OTHER_CONTROLS = {b"!/join", b"!/leave", b"!/me"}
+"""Replies that are judged elsewhere, or not at all."""
+_CERTAIN_NS = 1_000_000_000
+"""A worker that was killed may have read packets that were sent so long after."""
 
 
 class Message:
@@ -42,8 +57,12 @@ class Message:
         self.received_at: int | None = None
         """By the first recipient."""
         self.receivers = 0
-        self.place: int | None = None
-        self.is_will = False
+        self.told_place: int | None = None
+        """In the total order, as a recipient was told."""
+        self.is_of_bus = False
+        """The bus publishes it for the client: its will, and what tells of its name."""
+        self.has_place = False
+        """Where a simulation knows that."""
         self.is_refused = False
         """A receipt says that it was not published."""
 
@@ -65,33 +84,41 @@ class Connection:
     """One connection."""
 
     def __init__(self, number: int, at: int, ids: bytes) -> None:
-        dialect, gid, uid, pid = ids.split()
+        dialect, gid, uid, pid, *own_number = ids.split()
         self.number = number
         self.opened_at = at
         self.dialect = DIALECTS[dialect.decode()]
         self.ids: Ids = (gid, uid, pid)
-        self.bus_number: int | None = None
+        self.bus_number = int(own_number[0]) if own_number else None
         self.sent: list[tuple[int, bytes]] = []
         self.received: list[tuple[int, bytes]] = []
         self.messages: list[Message] = []
-        """That it has published, wills aside."""
+        """That it has published itself."""
         self.inbox: list[tuple[int, Message]] = []
         self.subscriptions: list[Subscription] = []
         self.choices: list[bytes] = []
         """Of flood control, and `echo/off`."""
+        self.echo_off_at: int | None = None
         self.notices_at: int | None = None
         self.losses: list[tuple[int, int | None]] = []
         """The position and number of each `!/lost`; None where it is unknown."""
+        self.unexpected: list[bytes] = []
+        """Control messages that the bus does not have, and replies that nobody asked for."""
         self.packets_lost = 0
+        self._packets_lost_at: list[int] = []
         self.errors: list[tuple[int, str]] = []
         self.replies: dict[bytes, list[int]] = defaultdict(list)
         """To `!/sync`, by its payload."""
         self.receipts: dict[bytes, list[bytes]] = defaultdict(list)
         self.requests: dict[bytes, Message] = {}
         """With a receipt, by token."""
+        self.listed: tuple[int, bytes] | None = None
+        """The last list of members, and where it came."""
         self.ended_at: int | None = None
         self.closed_at: int | None = None
         self._asked: dict[bytes, int] = {}
+        self._asked_who: list[int] = []
+        """The positions of `!/cred/whoami` without a reply."""
         self._confirmed: list[tuple[int, int]] = []
         """Positions of barriers and of their replies, both growing."""
 
@@ -104,9 +131,8 @@ class Connection:
         elif word == b"SUB":
             self.subscriptions.append(Subscription(rest, at))
         elif word == b"UNSUB":
-            open_ones = (it for it in self.subscriptions if it.pattern == rest)
-            for one in open_ones:
-                if one.ended_at is None:
+            for one in reversed(self.subscriptions):
+                if one.pattern == rest and one.ended_at is None:
                     one.ended_at = at
                     break
         elif word == b"CMSG" and self.dialect is DIALECTS["slash"]:
@@ -121,6 +147,8 @@ class Connection:
         key, _, payload = text.partition(b"\0")
         if key == b"!/sync":
             self._asked[payload] = at
+        elif key == _WHOAMI:
+            self._asked_who.append(at)
         elif key == b"!/notices/on" and self.notices_at is None:
             self.notices_at = at
         elif key == b"!/publish":
@@ -129,11 +157,17 @@ class Connection:
                 self.requests[token] = published = self._publish(b"MSG " + message, at)
                 yield published
         elif key == b"!/join" and payload.count(b"\0") >= 2:
-            will = Message(b"MSG " + payload.partition(b"\0")[2], self, at)
-            will.is_will = True
-            yield will
+            yield self.announce(b"MSG " + payload.partition(b"\0")[2], at)
         elif key.startswith((b"blocking/", b"order/", b"age/", b"echo/")):
             self.choices.append(key)
+            if key == b"echo/off" and self.echo_off_at is None:
+                self.echo_off_at = at
+
+    def announce(self, packet: bytes, at: int) -> Message:
+        """The bus may publish this for the client."""
+        message = Message(packet, self, at)
+        message.is_of_bus = True
+        return message
 
     def receive_control(self, at: int, packet: bytes) -> None:
         key, _, payload = packet.removeprefix(b"CMSG ").partition(b"\0")
@@ -143,15 +177,26 @@ class Connection:
             self.errors.append((at, payload.partition(b" ")[0].decode()))
             if payload.startswith(PACKETS_LOST):
                 self.packets_lost += int(payload.split()[1])
+                self._packets_lost_at.append(at)
         elif key == b"!/sync":
             self.replies[payload].append(at)
             if payload in self._asked:
                 self.confirm(self._asked[payload], at)
+        elif key == _WHOAMI and self._asked_who:
+            self.confirm(self._asked_who.pop(0), at)
+        elif key == b"!/members":
+            self.listed = at, packet
         elif key == b"!/receipt":
             token, _, told = payload.partition(b"\0")
             self.receipts[token].append(told)
             if told.startswith(b"refused ") and token in self.requests:
                 self.requests[token].is_refused = True
+        elif key not in _OTHER_CONTROLS:
+            self.unexpected.append(packet)
+
+    def forget_unanswered(self) -> None:
+        """Nothing is under way: what has had no reply was lost, and gets none."""
+        self._asked_who.clear()
 
     def confirm(self, asked_at: int, answered_at: int) -> None:
         """Everything that was sent before has been processed, but for lost packets."""
@@ -190,9 +235,12 @@ class Connection:
         index = bisect_left(self._confirmed, (at, 0))
         return self._confirmed[index][1] if index < len(self._confirmed) else None
 
-    def certain_from(self, subscription: Subscription) -> int | None:
-        """When a subscription was in force everywhere."""
-        return self.processed_at(subscription.sent_at)
+    def certain_from(self, at: int) -> int | None:
+        """When a packet sent at this position had taken effect; None if it may have been lost."""
+        processed = self.processed_at(at)
+        if processed is None or any(at < lost < processed for lost in self._packets_lost_at):
+            return None
+        return processed
 
 
 class History:
@@ -211,6 +259,11 @@ class History:
         self.lines: list[bytes] = []
         self.times: list[int] = []
         self.is_over = False
+        self.placed: list[Message] = []
+        """Those that a simulation knows to have a place, in their order."""
+        self.knows_all_places = False
+        self.knows_own_places = False
+        """Of messages that the bus publishes itself."""
         for at, entry in enumerate(entries):
             self.times.append(entry.ns)
             self._add(at, entry)
@@ -228,11 +281,20 @@ class History:
             self.connections[entry.client] = Connection(entry.client, at, entry.packet)
         elif entry.direction == EVENT:
             self.events.append((at, entry.ns, entry.packet.decode().split()))
+            if entry.packet == b"calm":
+                for one in self.connections.values():
+                    one.forget_unanswered()
             self.is_over |= entry.packet == b"end"
+            self.knows_all_places |= entry.packet == b"places-known all"
+            self.knows_own_places |= entry.packet.startswith(b"places-known")
         elif entry.direction == REPORTED:
             self.reports.append(entry.packet)
         elif entry.direction == LOGGED:
             self.lines.append(entry.packet)
+        elif entry.direction == PLACED:
+            message = self.messages[entry.packet]
+            message.has_place = True
+            self.placed.append(message)
         else:
             self._add_packet(self.connections[entry.client], at, entry)
 
@@ -240,6 +302,8 @@ class History:
         if entry.direction == SENT:
             for message in one.send(at, entry.packet):
                 self.messages[message.packet] = message
+        elif entry.direction == ANNOUNCED:
+            self.messages.setdefault(entry.packet, one.announce(entry.packet, at))
         elif entry.direction == RECEIVED:
             one.received.append((at, entry.packet))
             self._receive(one, at, entry.packet)
@@ -256,18 +320,19 @@ class History:
         packet = sender[6] if sender else packet
         message = self.messages.get(packet)
         if message is None:
-            if not packet.startswith(PRESENCE):
+            if self.knows_own_places or not tells_of_name(packet):
                 self.strangers.append((one, packet))
             return
         if sender:
             place, number, gid, uid, pid, _ = sender.groups()
             self.senders.append((one, message, (gid, uid, pid), int(number), int(place)))
-            message.connection.bus_number = int(number)
-            message.place = int(place)
+            if message.connection.bus_number is None:
+                message.connection.bus_number = int(number)
+            message.told_place = int(place)
         message.received_at = at if message.received_at is None else message.received_at
         message.receivers += 1
         one.inbox.append((at, message))
-        if message.connection is one and not message.is_will:
+        if message.connection is one and not message.is_of_bus:
             one.confirm(message.sent_at, at)
 
     def died_between(self, first: int, last: int) -> bool:
@@ -277,18 +342,15 @@ class History:
             for _, ns, words in self.events
         )
 
-
-@lru_cache(100_000)
-def is_for(pattern: bytes, key: bytes, ids: Ids, dialect: str) -> bool:
-    """Whether a pattern of a client with these ids matches a key. Each id in a secret key has to be
-    the client's own, and each id in a secret pattern has to be in the key."""
-    secret = _SECRET.fullmatch(key) if dialect == "slash" else None
-    if secret is None:
-        return matches(pattern, key, DIALECTS[dialect])
-    wanted = _SECRET.fullmatch(pattern)
-    if wanted is None:
-        return False
-    for own, named, asked in zip(ids, secret.groups(), wanted.groups(), strict=False):
-        if named not in (own, b"") or asked not in (b"", named):
+    def is_told(self, one: Connection) -> bool:
+        """Whether a client has certainly turned notices on."""
+        if one.notices_at is None or (processed := one.processed_at(one.notices_at)) is None:
             return False
-    return matches_as_any_pattern_does(wanted[4], secret[4], DIALECTS[dialect])
+        sent_ns = self.times[one.notices_at]
+        return not self.died_between(sent_ns - _CERTAIN_NS, self.times[processed])
+
+    @property
+    def lost_unannounced_max(self) -> int:
+        """Packets of a client of which nobody may be told. A simulation kills a worker between
+        any two instructions, and so where it has read a packet that nobody knows of yet."""
+        return self.deaths if self.knows_own_places else 0
