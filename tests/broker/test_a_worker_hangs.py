@@ -21,65 +21,10 @@ from tests.support.processes import (
 )
 from tests.support.raw_client import RawClient
 from tests.support.threads import meanwhile, wait_until
-from tests.support.traffic import Stream, flowing
 
 LIMIT = ("--limit", "worker_silence_seconds_max=1")
 GONE_SECONDS_MAX = 60.0
 TRIES_MAX = 5_000
-FEW = 50
-"""Messages for which the window of any worker has room."""
-
-
-def test_a_stopped_worker_is_replaced_and_the_others_go_on(tmp_path: Path) -> None:
-    with running_bus(tmp_path, *LIMIT, workers=3) as bus, clients_on_each(bus, 3, 4) as places:
-        streams = [
-            Stream(places[0][0], places[0][1], b"same"),
-            Stream(places[0][2], places[1][0], b"other"),
-        ]
-        before = worker_pids(bus)
-        places[2][0].sub(b"")
-        places[2][0].sync()
-        with flowing(*streams):
-            os.kill(before[2], signal.SIGSTOP)
-            assert wait_until_gone(before[2], GONE_SECONDS_MAX)
-            for client in places[2]:
-                client.sync()
-        after = worker_pids(bus)
-        assert (after[0], after[1]) == (before[0], before[1]), "a healthy worker was replaced too"
-        client = places[2][1]
-        client.sub(b"k")
-        client.whoami()
-        places[0][3].pub(b"k", b"payload")
-        assert client.receive() == b"MSG k\0payload"
-
-
-def test_a_worker_that_stops_before_its_first_message_holds_no_few_messages_up(
-    tmp_path: Path,
-) -> None:
-    with running_bus(tmp_path, workers=2) as bus, clients_on_each(bus, 2) as places:
-        (publisher,), (subscriber,) = places
-        subscriber.sub(b"k")
-        subscriber.sync()
-        stopped = worker_pids(bus)[1]
-        os.kill(stopped, signal.SIGSTOP)
-        sent = [b"MSG k\0%d" % number for number in range(FEW)]
-        for packet in sent:
-            publisher.send(packet)
-        publisher.whoami()
-        os.kill(stopped, signal.SIGCONT)
-        assert [subscriber.receive() for _ in sent] == sent
-
-
-def test_healthy_workers_are_left_alone(tmp_path: Path) -> None:
-    """Idle or busy: their heartbeat is faster than the limit allows it to be."""
-    with running_bus(tmp_path, *LIMIT, workers=3) as bus, clients_on_each(bus, 3) as places:
-        (publisher,), (subscriber,), (stays,) = places
-        before = worker_pids(bus)
-        with flowing(Stream(publisher, subscriber, b"k")):
-            # Nothing can tell that something will not happen; four of its periods must do.
-            assert not wait_until_gone(before[2], 4.0)
-        assert worker_pids(bus) == before
-        stays.whoami()
 
 
 def stop_within_the_lock(pid: int) -> None:
