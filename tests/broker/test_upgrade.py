@@ -15,7 +15,6 @@ import pytest
 from sbus.client.admin import AdminConnection
 from sbus.client.streams import EventStream, MessageStream
 from sbus.protocol.controls import end_notice
-from tests.broker.upgrades_campaign import KINDS, run_campaign
 from tests.support.admin import Admin, administer, own_user
 from tests.support.bus import (
     BARE_SBUSD,
@@ -29,7 +28,6 @@ from tests.support.bus import (
     wait_until_gone,
 )
 from tests.support.daemon import daemon_in, end, exchange, launch
-from tests.support.previous import FIRST, PREVIOUS, skip_without
 from tests.support.processes import clients_on_each, several_clients, worker_pids
 from tests.support.raw_client import RawClient
 from tests.support.threads import wait_until
@@ -159,24 +157,6 @@ def test_streams_end_with_a_reason(lasting: ChangingBus) -> None:
         seen, reason = read_to_end(events)
         assert "another process serves the bus now" in reason
         assert "bus-handed-over" in [event["event"] for event in seen if isinstance(event, dict)]
-
-
-# -- under load ------------------------------------------------------------------------------------
-@pytest.mark.parametrize("earlier", [PREVIOUS, FIRST])
-def test_everybody_keeps_everything_over_upgrades_under_load(earlier: str) -> None:
-    """A short form of the campaign: from an earlier version to this one and back."""
-    skip_without(earlier)
-    clients = 2 * len(KINDS)
-    times, _ = run_campaign(
-        clients=clients,
-        subscriptions=10 * clients,
-        workers=2,
-        upgrades=2,
-        messages_per_second=500,
-        earlier=earlier,
-        rest_seconds=0.3,
-    )
-    assert [it.workers for it in times] == [2, 3]
 
 
 # -- a new program that cannot take over -----------------------------------------------------------

@@ -42,7 +42,13 @@ class Duration(click.ParamType[float]):
 @click.option("--runs", type=int, help="At most so many runs.")
 @click.option("--seed", type=int, default=1, show_default=True, help="The first one.")
 @click.option("--state", type=click.Path(path_type=Path), help="What has been done, in JSON.")
-@click.option("--tree", type=click.Path(path_type=Path), help="Run the bus of another checkout.")
+@click.option(
+    "--tree",
+    "trees",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Run the bus of this checkout; with several, each upgrade goes to the next one.",
+)
 @click.option("--logs", type=click.Path(path_type=Path), help="Where logs of failures are kept.")
 def main(
     only: str,
@@ -50,21 +56,21 @@ def main(
     runs: int | None,
     seed: int,
     state: Path | None,
-    tree: Path | None,
+    trees: tuple[Path, ...],
     logs: Path | None,
 ) -> None:
     if seconds is None and runs is None:
         raise click.UsageError("say --for how long, or how many --runs")
-    tree = (tree or PROJECT).resolve()
+    trees = tuple(tree.resolve() for tree in trees or (PROJECT,))
     kept = logs or Path(tempfile.mkdtemp(prefix="sbus-campaign-logs-"))
-    name = tree_id(tree)
+    name = ", ".join(map(tree_id, trees))
     done = State(state, name)
 
     def is_over(count: int) -> bool:
         is_long = seconds is not None and done.own["seconds"] >= seconds
         return is_long or (runs is not None and count >= runs)
 
-    run_seeds(done, seed, is_over, kept, tree, click.echo)
+    run_seeds(done, seed, is_over, kept, trees, click.echo)
     click.echo("\n".join(summary(name, done.own)))
     sys.exit(bool(done.own["failures"]))
 

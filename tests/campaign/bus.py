@@ -1,4 +1,4 @@
-"""The bus of a run: a service of a manager that keeps its clients, from this tree or another."""
+"""The bus of a run: a service of a manager that keeps its clients, from this tree or others."""
 
 import os
 import re
@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import cycle
 from pathlib import Path
 
 from sbus.bench.proc import process_tree
@@ -17,6 +18,7 @@ from tests.support.kept_service import KeptService
 from tests.support.processes import kill_at_once, process_name
 
 _MIXED = Path(__file__).with_name("sbusd.py")
+_ORDINARY = "from sbus.cli.sbusd.command import main\nmain()\n"
 _WORKER = re.compile(r"sbusd-worker-(\d+)")
 HUNG_SECONDS_MAX = 120.0
 """The only bound of waits: a busy machine does not reach it. No worker is killed for its silence
@@ -36,21 +38,23 @@ _LIMITS = {
 
 
 class CampaignBus(KeptService):
-    """Starts with `start`, and ends with `stop` or `end`."""
+    """Starts with `start`, and ends with `stop` or `end`. It runs the first of these trees."""
 
-    def __init__(self, directory: Path, plan: Plan, tree: Path = PROJECT) -> None:
+    def __init__(self, directory: Path, plan: Plan, trees: Sequence[Path] = (PROJECT,)) -> None:
+        self._trees = cycle(trees)
+        self._program = directory / "program.py"
+        self._main = _MIXED.read_text() if plan.step == "mixed" else _ORDINARY
         self.config = directory / "sbus.toml"
         self.bus_address = str(directory / "bus.socket")
         self.main_pid = 0
         step = "compiled" if plan.step == "mixed" else plan.step
-        prefix = ("env", f"PYTHONPATH={tree}", f"SBUS_STEP={step}")
+        prefix = ("env", f"SBUS_STEP={step}")
         limits = {**_LIMITS, "backlog_messages_max": plan.backlog}
-        program = [str(_MIXED)] if plan.step == "mixed" else ["-m", "sbus.cli.sbusd"]
         arguments = [
             *(
                 sys.executable,
                 "-P",
-                *program,
+                str(self._program),
                 *RUN_AS_SELF,
                 "-f",
                 "-r",
@@ -66,6 +70,12 @@ class CampaignBus(KeptService):
             arguments[:0] = [prlimit, f"--nofile={plan.descriptors}:{plan.descriptors}"]
         super().__init__(directory, arguments, prefix)
         self.configure(plan.workers)
+        self.run_next_tree()
+
+    def run_next_tree(self) -> None:
+        """What the bus starts from now on is the program of the next tree, by turns."""
+        first = f"import sys\nsys.path.insert(0, {str(next(self._trees))!r})\n"
+        self._program.write_text(first + self._main)
 
     def configure(self, workers: int, packets: int = 64) -> None:
         """What the bus reads at its next start, upgrade or reload."""

@@ -127,6 +127,7 @@ class Events:
         self._workers = max(1, self._plan.workers + int(chance * 3) - 1)
         with identity:
             self._bus.configure(self._workers)
+            self._bus.run_next_tree()
         reply = self.ask("upgrade")
         self.counts["upgrades tried"] += 1
         self.counts["upgrades done"] += "result" in reply

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,14 +53,15 @@ def _disk() -> Iterator[tuple[Path, bool]]:
                 subprocess.run(["umount", "--lazy", name], check=True)
 
 
-def run(plan: Plan, kept: Path, tree: Path = PROJECT) -> Outcome:
-    """Run it. The logs of the clients and of the bus are in `kept`, unless nothing is wrong."""
+def run(plan: Plan, kept: Path, trees: Sequence[Path] = (PROJECT,)) -> Outcome:
+    """Run it, with the first tree, and the others by turns after upgrades. The logs of the clients
+    and of the bus are in `kept`, unless nothing is wrong."""
     kept.mkdir(parents=True, exist_ok=True)
     path = kept / "history.log"
     log = Log(path)
     counts: dict[str, int] = {}
     with _disk() as (directory, is_own):
-        bus = CampaignBus(directory / "bus", plan, tree)
+        bus = CampaignBus(directory / "bus", plan, trees)
         try:
             bus.directory.chmod(0o755)
             bus.start()

@@ -10,7 +10,7 @@ import subprocess
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +60,8 @@ class State:
         os.replace(new, self._path)
 
 
-def repeat_command(seed: int, tree: Path) -> str:
-    other = "" if tree == PROJECT else f" --tree {tree}"
+def repeat_command(seed: int, trees: Sequence[Path]) -> str:
+    other = "".join(f" --tree {tree}" for tree in trees if len(trees) > 1 or tree != PROJECT)
     return f"python -m tests.campaign --only buses --seed {seed} --runs 1{other}"
 
 
@@ -70,7 +70,7 @@ def run_seeds(
     first: int,
     is_over: Callable[[int], bool],
     kept: Path,
-    tree: Path,
+    trees: Sequence[Path],
     tell: Callable[[str], None],
 ) -> None:
     """Run the seeds from the first on that were not run yet. A run that ends with an error of its
@@ -85,7 +85,7 @@ def run_seeds(
         begun = time.monotonic()
         directory = kept / f"seed-{seed}"
         try:
-            outcome = run(plan, directory, tree)
+            outcome = run(plan, directory, trees)
         except Exception:
             outcome = Outcome([Violation("campaign", traceback.format_exc())], {})
         failure = None
@@ -93,7 +93,7 @@ def run_seeds(
             texts = [str(violation) for violation in outcome.violations]
             failure = {"seed": seed, "violations": texts, "logs": str(directory)}
             tell("\n".join(["failed:", *texts, f"logs in {directory}"]))
-            tell(repeat_command(seed, tree))
+            tell(repeat_command(seed, trees))
         state.add(seed, time.monotonic() - begun, outcome.figures, failure)
         done.add(seed)
         count += 1

@@ -3,7 +3,7 @@
 import json
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from tests.history.checks import CHECKS, Violation
 from tests.history.history import History
 from tests.history.log import Log
 from tests.support.bus import PROJECT
+from tests.support.previous import FIRST, PREVIOUS, skip_without, tree_of
 from tests.support.raw_client import PACKET_BYTES_MAX
 from tests.support.threads import Task
 
@@ -32,25 +33,43 @@ EVENTS = {
 }
 
 
-@pytest.mark.parametrize("name", EVENTS)
-def test_promises_hold_in_a_short_run(tmp_path: Path, name: str) -> None:
-    plan = Plan(
+def _plan(workers: int, step: str, events: Iterable[Event]) -> Plan:
+    return Plan(
         seed=1,
-        workers=3,
+        workers=workers,
         dialect="slash",
-        step=_STEP,
+        step=step,
         descriptors=0,
         backlog=65_536,
         seconds=4.0,
         actions_per_second=200,
         clients=24,
-        events=[Event(0.5 + at / 2, event, 0.9) for at, event in enumerate(EVENTS[name])],
+        events=[*events],
     )
-    outcome = run(plan, tmp_path / "logs")
+
+
+@pytest.mark.parametrize("name", EVENTS)
+def test_promises_hold_in_a_short_run(tmp_path: Path, name: str) -> None:
+    events = (Event(0.5 + at / 2, event, 0.9) for at, event in enumerate(EVENTS[name]))
+    outcome = run(_plan(3, _STEP, events), tmp_path / "logs")
     assert not outcome.violations, "\n".join(map(str, outcome.violations))
     assert outcome.figures["messages"]
     assert outcome.figures["receipts"]
     assert outcome.figures["barriers"]
+
+
+@pytest.mark.parametrize("earlier", [PREVIOUS, FIRST])
+def test_promises_hold_over_upgrades_from_an_earlier_version_and_back(
+    tmp_path: Path, earlier: str
+) -> None:
+    skip_without(earlier)
+    outcome = run(
+        _plan(2, STEP, (Event(0.5, "upgrade", 0.9), Event(1.5, "upgrade", 0.5))),
+        tmp_path / "logs",
+        [tree_of(earlier), PROJECT],
+    )
+    assert not outcome.violations, "\n".join(map(str, outcome.violations))
+    assert outcome.figures["upgrades done"] == 2
 
 
 def test_a_barrier_that_a_full_backlog_cost_is_repeated(tmp_path: Path) -> None:
