@@ -27,7 +27,7 @@ TESTS = (
     tuple(f"{_WORKER}/test_{name}.py" for name in _NEAR),
     ("tests/unit/shared/test_log_share.py", "tests/fuzz/test_held_publishers.py"),
     tuple(f"{_WORKER}/test_{name}.py" for name in _FAR),
-    ("tests/broker/test_one_order.py", "tests/broker/test_slow_client.py"),
+    ("tests/broker/test_one_order.py",),
     ("tests/protocol/10-slow-client.t", "tests/protocol/11-holding-publishers-back.t"),
 )
 """The nearest ones first."""

@@ -68,14 +68,6 @@ def unread_bytes(client: RawClient) -> int:
     return count
 
 
-def wait_until_received(client: RawClient) -> None:
-    """Wait until the bus has read all that this client sent."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while unread_bytes(client):
-        assert time.monotonic() < deadline, "the bus does not read this client"
-        time.sleep(0.001)
-
-
 def give_turns(witnesses: Iterable[RawClient]) -> None:
     """Return when every client that was ready has had a turn on each witness's worker."""
     for _ in range(_ROUNDS):
