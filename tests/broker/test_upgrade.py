@@ -1,12 +1,11 @@
 """Another program takes the place of the bus, and its clients notice nothing."""
 
 import os
-import resource
 import signal
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from tests.support.bus import (
     STOP_SECONDS_MAX,
     Bus,
     bus_of,
+    refusal,
     running_bus,
     sbusd_environment,
     wait_for_end_of_output,
@@ -67,39 +67,30 @@ def lasting(lasting_bus: ChangingBus) -> ChangingBus:
     return lasting_bus
 
 
+@contextmanager
+def kept_subscription(bus: Bus) -> Iterator[None]:
+    """A client subscribes before the block, and receives what another one publishes behind it."""
+    with several_clients(bus, 2) as (client, other):
+        client.sub(b"k")
+        client.whoami()
+        yield
+        other.pub(b"k", b"1")
+        assert client.receive() == b"MSG k\x001"
+
+
+@contextmanager
+def told_client(directory: Path) -> Iterator[tuple[ChangingBus, RawClient]]:
+    """A bus that may end, and a client that is told why."""
+    with (
+        ending_bus(directory, *STOPS_SOON) as changing,
+        several_clients(changing.bus, 1) as (client,),
+    ):
+        client.control(b"!/notices/on")
+        client.sync()
+        yield changing, client
+
+
 # -- what clients have -----------------------------------------------------------------------------
-def test_clients_go_on_with_more_and_fewer_workers(changing: ChangingBus) -> None:
-    with several_clients(changing.bus, 4) as clients:
-        for client in clients:
-            client.sub(b"k")
-            client.whoami()
-        for workers in (3, 1):
-            changing.set_workers(workers)
-            assert upgrade(changing.bus)["clients"] == len(clients)
-            clients[0].pub(b"k", b"%d" % workers)
-            for client in clients:
-                assert client.receive() == b"MSG k\0%d" % workers
-
-
-def test_fewer_workers_do_not_take_over_if_they_may_not_watch_as_many_processes(
-    changing: ChangingBus,
-) -> None:
-    with several_clients(changing.bus, 6) as clients:
-        own = clients[0].whoami()
-        for client in clients:
-            client.sub(b"!/cred////secret")
-            assert client.sync() == []
-        # So a worker of the new program may watch 4 processes.
-        resource.prlimit(changing.bus.process.pid, resource.RLIMIT_NOFILE, (120, 120))
-        changing.set_workers(1)
-        assert "one worker may watch 4 processes" in upgrade_fault(changing.bus)
-        changing.set_workers(2)
-        assert upgrade(changing.bus)["clients"] == len(clients)
-        clients[0].pub(own + b"/secret", b"1")
-        for client in clients:
-            assert client.receive() == b"MSG %b/secret\x001" % own
-
-
 def test_fewer_workers_do_not_take_over_if_they_have_no_places_for_blocking_clients(
     tmp_path: Path,
 ) -> None:
@@ -120,6 +111,9 @@ def test_fewer_workers_do_not_take_over_if_they_have_no_places_for_blocking_clie
         with administer(changing.bus) as admin:
             user = own_user(admin)
         assert user["blocking_clients"] == len(clients)
+        clients[0].pub(b"k", b"1")
+        for client in clients:
+            assert client.receive() == b"MSG k\x001"
 
 
 def test_counters_limits_and_numbers_go_on(changing: ChangingBus) -> None:
@@ -161,20 +155,11 @@ def test_streams_end_with_a_reason(lasting: ChangingBus) -> None:
 
 # -- a new program that cannot take over -----------------------------------------------------------
 def test_a_rejected_configuration_changes_nothing(lasting: ChangingBus) -> None:
-    with several_clients(lasting.bus, 1) as (client,):
+    with kept_subscription(lasting.bus):
         lasting.configure({"worker": 2})
         assert "worker" in upgrade_fault(lasting.bus)
-        client.whoami()
         lasting.configure({"workers": 2})
         upgrade(lasting.bus)
-        client.whoami()
-
-
-def test_the_dialect_stays(lasting: ChangingBus) -> None:
-    with several_clients(lasting.bus, 1) as (client,):
-        lasting.configure({"dialect": "dot"})
-        assert "has the dialect 'slash'" in upgrade_fault(lasting.bus)
-        client.whoami()
 
 
 def test_a_bus_that_is_handed_over_is_not_changed(lasting: ChangingBus, tmp_path: Path) -> None:
@@ -212,67 +197,6 @@ def test_a_bus_that_is_handed_over_is_not_changed(lasting: ChangingBus, tmp_path
         assert admin.ask("kick", client=number)["client"] == number
 
 
-@pytest.mark.parametrize(
-    ("script", "why"),
-    [
-        ("sys.exit(3)", "the new program has ended"),
-        (
-            "import sbus.broker.ipc.client_record as module; module.VERSION = (2, 0)",
-            "the new program: records of version 2.0 cannot be read here, only 1.x",
-        ),
-    ],
-    ids=["exits", "has another major version"],
-)
-def test_a_program_that_does_not_start_changes_nothing(
-    lasting: ChangingBus, script: str, why: str
-) -> None:
-    with several_clients(lasting.bus, 2) as (client, other):
-        client.sub(b"k")
-        client.whoami()
-        lasting.run_first(script)
-        assert upgrade_fault(lasting.bus) == why
-        other.pub(b"k", b"1")
-        assert client.receive() == b"MSG k\x001"
-
-
-def test_a_later_minor_version_takes_over(lasting: ChangingBus) -> None:
-    with several_clients(lasting.bus, 2) as (client, other):
-        client.sub(b"k")
-        client.whoami()
-        lasting.run_first("import sbus.broker.ipc.client_record as module; module.VERSION = (1, 9)")
-        upgrade(lasting.bus)
-        lasting.run_first("")
-        upgrade(lasting.bus)
-        other.pub(b"k", b"1")
-        assert client.receive() == b"MSG k\x001"
-
-
-DIES_AT = (
-    ("sbus.broker.worker.snapshot_restorer", "SnapshotRestorer.prepare"),
-    ("sbus.broker.worker.snapshot_restorer", "SnapshotRestorer._restore"),
-    ("sbus.broker.front.client_restorer", "ClientRestorer.forget_missing"),
-)
-"""While it prepares, while it restores, and before it has adopted."""
-
-
-def test_a_process_that_dies_on_the_way_changes_nothing(lasting: ChangingBus) -> None:
-    with several_clients(lasting.bus, 2) as (client, other):
-        client.sub(b"k")
-        client.whoami()
-        for module, method in DIES_AT:
-            kind = method.partition(".")[0]
-            lasting.run_first(
-                f"from {module} import {kind}\n{method} = lambda *_, **__: os.kill(os.getpid(), 9)"
-            )
-            assert upgrade_fault(lasting.bus)
-            other.pub(b"k", b"1")
-            assert client.receive() == b"MSG k\x001"
-        lasting.run_first("")
-        upgrade(lasting.bus)
-        other.pub(b"k", b"2")
-        assert client.receive() == b"MSG k\x002"
-
-
 STOP_IN_TAKE_OVER = """
 import signal, trio
 from sbus.broker.front.take_over import TakeOver
@@ -293,27 +217,59 @@ def stopped(settings):
     check(settings)
 module.check_settings = stopped
 """
+TOLD_TO_STOP = "the new program was told to stop"
+CHANGES_NOTHING = {
+    "another dialect": (
+        "",
+        {"dialect": "dot"},
+        "the bus has the dialect 'slash', and its clients would not understand 'dot': stop it, and "
+        "start it again",
+    ),
+    "it exits": ("sys.exit(3)", {}, "the new program has ended"),
+    "another major version": (
+        "import sbus.broker.ipc.client_record as module; module.VERSION = (2, 0)",
+        {},
+        "the new program: records of version 2.0 cannot be read here, only 1.x",
+    ),
+    "a stop while it starts": (STOP_BEFORE_HANDLERS, {}, TOLD_TO_STOP),
+    "a stop while it prepares": (STOP_IN_TAKE_OVER.format(is_final=False), {}, TOLD_TO_STOP),
+    "a stop in the pause": (STOP_IN_TAKE_OVER.format(is_final=True), {}, TOLD_TO_STOP),
+}
+"""A program that runs first, the configuration, and why there is no upgrade."""
 
 
 @pytest.mark.parametrize(
-    "script",
-    [
-        STOP_BEFORE_HANDLERS,
-        STOP_IN_TAKE_OVER.format(is_final=False),
-        STOP_IN_TAKE_OVER.format(is_final=True),
-    ],
-    ids=["while it starts", "while it prepares", "in the pause"],
+    ("script", "configuration", "why"), CHANGES_NOTHING.values(), ids=CHANGES_NOTHING.keys()
 )
-def test_a_new_program_that_is_told_to_stop_changes_nothing(
-    lasting: ChangingBus, script: str
+def test_a_program_that_does_not_start_changes_nothing(
+    lasting: ChangingBus, script: str, configuration: dict[str, Any], why: str
 ) -> None:
-    with several_clients(lasting.bus, 2) as (client, other):
-        client.sub(b"k")
-        client.whoami()
+    with kept_subscription(lasting.bus):
         lasting.run_first(script)
-        assert upgrade_fault(lasting.bus) == "the new program was told to stop"
-        other.pub(b"k", b"1")
-        assert client.receive() == b"MSG k\x001"
+        if configuration:
+            lasting.configure(configuration)
+        assert upgrade_fault(lasting.bus) == why
+
+
+DIES_AT = (
+    ("sbus.broker.worker.snapshot_restorer", "SnapshotRestorer.prepare"),
+    ("sbus.broker.worker.snapshot_restorer", "SnapshotRestorer._restore"),
+    ("sbus.broker.front.client_restorer", "ClientRestorer.forget_missing"),
+)
+"""While it prepares, while it restores, and before it has adopted."""
+
+
+def test_a_process_that_dies_on_the_way_changes_nothing(lasting: ChangingBus) -> None:
+    for module, method in DIES_AT:
+        kind = method.partition(".")[0]
+        lasting.run_first(
+            f"from {module} import {kind}\n{method} = lambda *_, **__: os.kill(os.getpid(), 9)"
+        )
+        with kept_subscription(lasting.bus):
+            assert upgrade_fault(lasting.bus)
+    lasting.run_first("")
+    with kept_subscription(lasting.bus):
+        upgrade(lasting.bus)
 
 
 def test_a_worker_that_dies_just_before_the_commit_is_replaced(changing: ChangingBus) -> None:
@@ -345,22 +301,6 @@ def test_a_worker_that_dies_just_before_the_commit_is_replaced(changing: Changin
             assert client.receive() == b"MSG k\x001"
 
 
-def test_an_upgrade_waits_for_a_worker_that_backs_off(changing: ChangingBus) -> None:
-    with several_clients(changing.bus, 4) as clients:
-        for client in clients:
-            client.sub(b"k")
-            client.whoami()
-        for _ in range(3):  # then it is forked again after 0.4 s
-            wait_until(lambda: 0 in worker_pids(changing.bus), "worker 0 runs")
-            pid = worker_pids(changing.bus)[0]
-            os.kill(pid, signal.SIGKILL)
-            assert wait_until_gone(pid, STOP_SECONDS_MAX)
-        assert upgrade(changing.bus)["clients"] == len(clients)
-        clients[0].pub(b"k", b"1")
-        for client in clients:
-            assert client.receive() == b"MSG k\x001"
-
-
 def test_receipts_are_told_that_are_open_when_an_upgrade_begins(changing: ChangingBus) -> None:
     """Their recipient's worker does not run until there is the new program."""
     pid = worker_pids(changing.bus)[1]
@@ -381,9 +321,7 @@ def test_receipts_are_told_that_are_open_when_an_upgrade_begins(changing: Changi
 def test_the_new_bus_goes_on_if_the_old_one_is_killed_meanwhile(changing: ChangingBus) -> None:
     """Once the new one has all clients, and the old one is frozen."""
     front = changing.bus.process.pid
-    with several_clients(changing.bus, 2) as (client, other):
-        client.sub(b"k")
-        client.whoami()
+    with kept_subscription(changing.bus):
         changing.run_first(
             "import sbus.broker.front.take_over as module\n"
             "forget = module.ClientRestorer.forget_missing\n"
@@ -395,8 +333,6 @@ def test_the_new_bus_goes_on_if_the_old_one_is_killed_meanwhile(changing: Changi
         with administer(changing.bus) as admin:
             admin.sock.send(b'{"verb": "upgrade"}')
             assert changing.bus.process.wait(STOP_SECONDS_MAX) == -signal.SIGKILL
-        other.pub(b"k", b"1")
-        assert client.receive() == b"MSG k\x001"
         assert serving_pid(changing.bus) != front
 
 
@@ -431,20 +367,6 @@ def test_a_program_that_does_not_take_over_changes_nothing(changing: ChangingBus
     assert not refuses_descriptors(changing.bus)
 
 
-STOP_BEFORE_COMMIT = """
-import signal, time
-import sbus.broker.front.take_over as module
-send = module.send_when_possible
-async def stopping(link, message, *fds):
-    if isinstance(message, module.link_protocol.Adopted):
-        os.kill({front}, signal.SIGTERM)
-        while "the bus stops" not in pathlib.Path({stderr!r}).read_text():
-            time.sleep(0.001)
-    await send(link, message, *fds)
-module.send_when_possible = stopping
-"""
-
-
 def files_left(bus: Bus) -> list[str]:
     return [path for path in (bus.address, f"{bus.address}.admin") if os.path.lexists(path)]
 
@@ -462,41 +384,19 @@ module._receive = received
 """
 
 
-def test_an_old_bus_that_is_told_to_stop_before_the_commit_stops(tmp_path: Path) -> None:
-    with (
-        ending_bus(tmp_path, *STOPS_SOON) as changing,
-        several_clients(changing.bus, 1) as (client,),
-    ):
-        client.control(b"!/notices/on")
-        client.sync()
-        stderr, front = str(tmp_path / "bus.stderr"), changing.bus.process.pid
-        changing.run_first(STOP_BEFORE_COMMIT.format(stderr=stderr, front=front))
-        done = changing.bus.sbusctl("upgrade")
-        assert done.returncode == 1
-        assert done.stderr.startswith(b"sbusctl: the bus has ended or was upgraded")
-        assert client.receive_until_closed() == [end_notice("stopping")]
-        assert changing.bus.process.wait(STOP_SECONDS_MAX) == 0
-
-
 def test_an_old_bus_that_is_told_to_stop_after_the_commit_still_announces_the_new_one(
     changing: ChangingBus,
 ) -> None:
     front = changing.bus.process.pid
-    with several_clients(changing.bus, 2) as (client, _):
+    with kept_subscription(changing.bus):
         stop = f"os.kill({front}, signal.SIGTERM); select.select([link], [], [], 0.5)"
         changing.run_first(AFTER_COMMIT.format(do=stop))
         assert upgrade(changing.bus)["clients"] == 2
-        assert client.whoami()
 
 
 def test_both_buses_may_be_told_to_stop_after_the_commit(tmp_path: Path) -> None:
     """As by `systemctl stop`. The new one has not said yet that it serves."""
-    with (
-        ending_bus(tmp_path, *STOPS_SOON) as changing,
-        several_clients(changing.bus, 1) as (client,),
-    ):
-        client.control(b"!/notices/on")
-        client.sync()
+    with told_client(tmp_path) as (changing, client):
         stop = f"os.kill({changing.bus.process.pid}, signal.SIGTERM)"
         wait, end = "select.select([link], [], [], 0.5)", "os.kill(os.getpid(), signal.SIGKILL)"
         changing.run_first(AFTER_COMMIT.format(do=f"{stop}; {wait}; {end}"))
@@ -507,12 +407,7 @@ def test_both_buses_may_be_told_to_stop_after_the_commit(tmp_path: Path) -> None
 
 
 def test_a_new_bus_that_dies_after_the_commit_is_reported(tmp_path: Path) -> None:
-    with (
-        ending_bus(tmp_path, *STOPS_SOON) as changing,
-        several_clients(changing.bus, 1) as (client,),
-    ):
-        client.control(b"!/notices/on")
-        client.sync()
+    with told_client(tmp_path) as (changing, client):
         changing.run_first(AFTER_COMMIT.format(do="os.kill(os.getpid(), signal.SIGKILL)"))
         why = "no bus serves any more, because the new one has failed: the new program has ended"
         with administer(changing.bus) as admin:
@@ -536,12 +431,7 @@ Supervisor.start_replacing = failing
 
 
 def test_a_new_bus_that_fails_after_the_old_one_has_ended_leaves_no_files(tmp_path: Path) -> None:
-    with (
-        ending_bus(tmp_path, *STOPS_SOON) as changing,
-        several_clients(changing.bus, 1) as (client,),
-    ):
-        client.control(b"!/notices/on")
-        client.sync()
+    with told_client(tmp_path) as (changing, client):
         changing.run_first(FAILS_ALONE.format(front=changing.bus.process.pid))
         with administer(changing.bus) as admin:
             admin.ask("upgrade")
@@ -567,28 +457,19 @@ def take_over(bus: Bus, *options: str) -> subprocess.Popen[bytes]:
 
 
 def test_a_program_with_another_command_line_takes_over(tmp_path: Path) -> None:
-    with running_bus(tmp_path, command=SBUSD) as bus, several_clients(bus, 2) as (client, other):
-        client.sub(b"k")
-        client.whoami()
-        with take_over(bus, "--workers", "3") as process:
+    with running_bus(tmp_path, command=SBUSD) as bus, ExitStack() as stack:
+        with kept_subscription(bus):
+            process = stack.enter_context(take_over(bus, "--workers", "3"))
             assert bus.process.wait(STOP_SECONDS_MAX) == 0
             assert serving_pid(bus) == process.pid
-            other.pub(b"k", b"1")
-            assert client.receive() == b"MSG k\x001"
-            process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGTERM)
+        process.wait(STOP_SECONDS_MAX)
         assert not os.path.lexists(bus.address)
 
 
 def test_where_no_bus_runs_there_is_nothing_to_take_over(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*SBUSD, "--take-over", "-f", "-a", str(tmp_path / "bus")],
-        capture_output=True,
-        env=sbusd_environment(),
-        check=False,
-        timeout=STOP_SECONDS_MAX,
-    )
-    assert done.returncode == 1
-    assert b"is sbusd running there" in done.stderr
+    said = refusal(*SBUSD, "--take-over", "-f", "-a", str(tmp_path / "bus"))
+    assert "is sbusd running there" in said
 
 
 @needs_root
@@ -626,15 +507,8 @@ def test_the_pidfile_belongs_to_the_new_bus(tmp_path: Path) -> None:
         with daemon_in(tmp_path) as new:
             assert wait_until_gone(old, STOP_SECONDS_MAX)
             exchange(tmp_path / "bus")
-            done = subprocess.run(
-                [*SBUSD, "-r", "-a", "other", "-p", "pid"],
-                cwd=tmp_path,
-                capture_output=True,
-                env=sbusd_environment(),
-                check=False,
-            )
-            assert done.returncode == 1
-            assert f"in use by process {new}" in done.stderr.decode()
+            said = refusal(*SBUSD, "-r", "-a", "other", "-p", "pid", cwd=tmp_path)
+            assert f"in use by process {new}" in said
             end(new)
             assert os.listdir(tmp_path) == []
 
