@@ -7,8 +7,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-
 from tests.support.inheritance import inherited_connection
 from tests.support.processes import several_clients
 from tests.support.quotas import assert_reported_once, bus_with
@@ -33,15 +31,12 @@ def publish_and_ask(publishers: Sequence[RawClient]) -> list[bytes]:
     return packets
 
 
-@pytest.mark.parametrize(("workers", "publishers"), [(1, 1), (2, 2), (4, 3)])
-def test_faster_publishers_are_held_back_and_nothing_is_refused(
-    tmp_path: Path, workers: int, publishers: int
-) -> None:
+def test_faster_publishers_are_held_back_and_nothing_is_refused(tmp_path: Path) -> None:
     """How soon the next is due is tested with a clock of its own (tests/unit/shared)."""
+    publishers = 3
+    limits = {"user_messages_per_second_max": RATE, "batch_packets_max": BATCH}
     with (
-        bus_with(
-            tmp_path, workers, user_messages_per_second_max=RATE, batch_packets_max=BATCH
-        ) as bus,
+        bus_with(tmp_path, 4, **limits) as bus,
         several_clients(bus, publishers + 1) as (subscriber, *clients),
     ):
         subscriber.sub(b"k")
