@@ -6,7 +6,7 @@ import re
 import select
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -56,6 +56,16 @@ def bus(shared_bus: Bus) -> Bus:
     return shared_bus
 
 
+PUBLISHED = {
+    "text": (["k", "käfer"], b"", ["käfer".encode()]),
+    "any bytes": (["--", "k", os.fsdecode(b"-\xff\x01")], b"", [b"-\xff\x01"]),
+    "nothing": (["k", ""], b"", [b""]),
+    "a negative number": (["k", "-.5"], b"", [b"-.5"]),
+    "lines": (["k"], b"one\n\n\xfftwo\r\nthree", [b"one", b"", b"\xfftwo\r", b"three"]),
+}
+"""Words, standard input, and the payloads of the messages."""
+
+
 class TestPub:
     @pytest.fixture
     def listener(self, bus: Bus) -> Iterator[RawClient]:
@@ -64,24 +74,20 @@ class TestPub:
             listener.whoami()
             yield listener
 
-    def test_messages_have_been_processed_when_it_ends(self, bus: Bus, listener: RawClient) -> None:
-        result = bus.sbusctl("pub", "k", "käfer")
+    @pytest.mark.parametrize(
+        ("words", "stdin", "payloads"), PUBLISHED.values(), ids=PUBLISHED.keys()
+    )
+    def test_messages_have_been_processed_when_it_ends(
+        self,
+        bus: Bus,
+        listener: RawClient,
+        words: Sequence[str],
+        stdin: bytes,
+        payloads: Sequence[bytes],
+    ) -> None:
+        result = bus.sbusctl("pub", *words, stdin=stdin)
         assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")
-        assert listener.sync() == [b"MSG k\0" + "käfer".encode()]
-
-    def test_takes_any_bytes_that_an_argument_can_hold(self, bus: Bus, listener: RawClient) -> None:
-        assert bus.sbusctl("pub", "--", "k", os.fsdecode(b"-\xff\x01")).returncode == 0
-        assert bus.sbusctl("pub", "k", "").returncode == 0
-        assert listener.sync() == [b"MSG k\0-\xff\x01", b"MSG k\0"]
-
-    def test_takes_a_negative_number(self, bus: Bus, listener: RawClient) -> None:
-        assert bus.sbusctl("pub", "k", "-.5").returncode == 0
-        assert listener.sync() == [b"MSG k\0-.5"]
-        assert bus.sbusctl("pub", "k", "-x").returncode == 2
-
-    def test_sends_each_line_of_standard_input(self, bus: Bus, listener: RawClient) -> None:
-        assert bus.sbusctl("pub", "k", stdin=b"one\n\n\xfftwo\r\nthree").returncode == 0
-        assert listener.sync() == [b"MSG k\0one", b"MSG k\0", b"MSG k\0\xfftwo\r", b"MSG k\0three"]
+        assert listener.sync() == [b"MSG k\0" + payload for payload in payloads]
 
     def test_sends_a_line_when_it_is_there(self, bus: Bus, listener: RawClient) -> None:
         with started(bus, "pub", "k") as process:
@@ -105,15 +111,21 @@ class TestPub:
         assert result.returncode == 1
         assert result.stderr == f"sbusctl: {tmp_path}/none: No such file or directory\n".encode()
 
-    def test_fails_with_the_code_of_a_refusal(self, bus: Bus) -> None:
-        result = bus.sbusctl("pub", "a/!/b", stdin=b"line\n" * 10)
+    @pytest.mark.parametrize(
+        ("words", "code"),
+        [
+            (("pub", "a/!/b"), "reserved"),
+            (("pub", "k" * 5000, "x"), "key-too-long"),
+            (("sub", "a", "!/b"), "reserved"),
+        ],
+        ids=["refused", "disconnected", "a pattern"],
+    )
+    def test_fails_with_the_code_of_a_refusal(
+        self, bus: Bus, words: Sequence[str], code: str
+    ) -> None:
+        result = bus.sbusctl(*words, stdin=b"line\n" * 10)
         assert result.returncode == 1
-        assert re.fullmatch(rb"sbusctl: .*\(reserved\)\n", result.stderr)
-
-    def test_fails_with_the_code_of_a_disconnection(self, bus: Bus) -> None:
-        result = bus.sbusctl("pub", "k" * 5000, "x")
-        assert result.returncode == 1
-        assert re.fullmatch(rb"sbusctl: .*\(key-too-long\)\n", result.stderr)
+        assert re.fullmatch(rf"sbusctl: .*\({code}\)\n", result.stderr.decode())
 
     def test_a_line_that_is_too_long_is_not_sent_in_part(
         self, bus: Bus, listener: RawClient
@@ -199,11 +211,6 @@ class TestSub:
             client.pub(b"k", b"x")
             assert end_of(process) == (0, b"k x\nk x\n", b"")
 
-    def test_a_refused_pattern_fails_with_the_code(self, bus: Bus) -> None:
-        result = bus.sbusctl("sub", "a", "!/b")
-        assert result.returncode == 1
-        assert re.fullmatch(rb"sbusctl: .*\(reserved\)\n", result.stderr)
-
     def test_ctrl_c_ends_it_quietly(self, bus: Bus) -> None:
         with subscribed(bus, "k") as (_client, process):
             signal_asleep(process.pid, signal.SIGINT)
@@ -243,16 +250,6 @@ class TestSub:
             assert told
             for _ in range(OVERRUN_MESSAGES - int(told[1])):
                 assert read_line(process) == b"k x\n"
-            signal_asleep(process.pid, signal.SIGINT)
-            assert end_of(process) == (130, b"", b"")
-
-    def test_losses_are_objects_in_json(self, tmp_path: Path) -> None:
-        with overrun(tmp_path, "--soft", "queue", "--json", "k") as process:
-            messages = 0
-            while "lost" not in (item := json.loads(read_line(process))):
-                assert item == {"key": "k", "payload": "x"}
-                messages += 1
-            assert messages + item["lost"] == OVERRUN_MESSAGES
             signal_asleep(process.pid, signal.SIGINT)
             assert end_of(process) == (130, b"", b"")
 
@@ -296,6 +293,22 @@ class TestSub:
         assert (result.returncode, result.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("pub", "k", "-x"), "No such option '-x'"),
+        (("pub", "--json", "k", "x"), "--json is for --receipt"),
+        (("reply", "k"), "either PAYLOAD or the output of --exec"),
+        (("reply", "k", "payload", "--exec", "true"), "either PAYLOAD or the output of --exec"),
+        (("sub", "--last", "a", "b"), "one PATTERN"),
+    ],
+)
+def test_a_misuse_has_status_2(bus: Bus, words: Sequence[str], text: str) -> None:
+    result = bus.sbusctl(*words)
+    assert result.returncode == 2
+    assert text in result.stderr.decode()
+
+
 class TestWhoami:
     def test_prints_the_ids_of_the_process_itself(self, bus: Bus) -> None:
         with started(bus, "whoami") as process:
@@ -321,7 +334,7 @@ class TestVersion:
 
 class TestWait:
     @pytest.mark.parametrize(
-        "words", [("pub", "k", "x"), ("sub", "--timeout", "0", "k"), ("stats",)]
+        "words", [("pub", "k", "x"), ("stats",)], ids=["the bus", "its admin socket"]
     )
     def test_it_waits_for_a_bus(self, tmp_path: Path, words: tuple[str, ...]) -> None:
         """It is started before the bus."""
@@ -359,19 +372,6 @@ class TestDialect:
         assert (result.returncode, result.stdout) == (1, b"")
         why = f"the bus at {bus.address} has the slash dialect: leave --dialect out"
         assert result.stderr.decode() == f"sbusctl: {why}\n"
-
-    def test_a_bus_of_the_dot_dialect_is_used(self, tmp_path: Path) -> None:
-        with (
-            running_bus(tmp_path, "--dialect", "dot") as bus,
-            bus.connect() as client,
-            started(bus, "--dialect", "dot", "sub", "a.*") as process,
-        ):
-            assert process.stdout is not None
-            publish_until_seen(client, process.stdout.fileno(), b"a.b", b"x")
-            assert read_line(process) == b"a.b x\n"
-            assert bus.sbusctl("--dialect", "dot", "pub", "a.b", "y").returncode == 0
-            while (line := read_line(process)) != b"a.b y\n":
-                assert line == b"a.b x\n"
 
 
 LINE = re.compile(rb"(\d+) bytes: seq=(\d+) time=(\d+\.\d{3}) ms\n")

@@ -55,9 +55,3 @@ def test_ends_with_a_line_that_is_refused(bus: Bus) -> None:
     result = bus.sbusctl("pub", "--receipt", "a/!/b", stdin=b"one\ntwo\n")
     assert (result.returncode, result.stdout) == (1, b"")
     assert result.stderr.endswith(b"(reserved)\n")
-
-
-def test_json_is_for_receipts(bus: Bus) -> None:
-    result = bus.sbusctl("pub", "--json", "k", "x")
-    assert result.returncode == 2
-    assert b"--json is for --receipt" in result.stderr
