@@ -98,8 +98,11 @@ def test_the_sender_of_a_message_is_as_whoami_tells_it(bus: Bus) -> None:
                 assert [b"%d" % number for number in sender[2:]] == own
 
 
-@pytest.mark.parametrize(("slow_id", "publishers_id"), [(OWNER, FIRST), (FIRST, OWNER)])
-@pytest.mark.parametrize("is_elsewhere", [False, True], ids=["same worker", "other worker"])
+@pytest.mark.parametrize(
+    ("slow_id", "publishers_id", "is_elsewhere"),
+    [(OWNER, FIRST, False), (FIRST, OWNER, True)],
+    ids=["same worker", "other worker"],
+)
 def test_block_holds_publishers_under_other_ids_of_the_user(
     bus: Bus, slow_id: int, publishers_id: int, is_elsewhere: bool
 ) -> None:

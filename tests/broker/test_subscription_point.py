@@ -52,15 +52,6 @@ def ask_whoami(client: RawClient) -> list[bytes]:
     return client.sync()
 
 
-def publish_to_oneself(client: RawClient) -> list[bytes]:
-    """The other barrier: a client's own message, which it is subscribed to, comes back."""
-    client.pub(b"count/own", b"")
-    before = []
-    while (packet := client.receive()) != b"MSG count/own\0":
-        before.append(packet)
-    return before
-
-
 def check_one_subscription(
     client: RawClient, counting: list[Counting], barrier: Callable[[RawClient], list[bytes]]
 ) -> None:
@@ -94,9 +85,7 @@ def check_one_subscription(
     client.receive_nothing()
 
 
-@pytest.mark.parametrize(
-    ("barrier", "others_listen"), [(ask_whoami, True), (publish_to_oneself, False)]
-)
+@pytest.mark.parametrize(("barrier", "others_listen"), [(ask_whoami, True)])
 def test_a_barrier_makes_a_subscription_known_to_all_publishers(
     tmp_path: Path, barrier: Callable[[RawClient], list[bytes]], others_listen: bool
 ) -> None:

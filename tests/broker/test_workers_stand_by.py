@@ -4,7 +4,6 @@ One that serves has an epoll set, which shows from outside.
 """
 
 import os
-import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +14,6 @@ from tests.support.admin import administer
 from tests.support.bus import Bus, running_bus
 from tests.support.ending_process import unless_it_ends
 from tests.support.processes import worker_pids
-from tests.support.threads import wait_until
 
 WORKERS = 3
 
@@ -58,13 +56,3 @@ def test_what_all_workers_answer_begins_them_all(bus: Bus) -> None:
         assert serving(bus) == 0, "the statistics are in shared memory"
         assert admin.ask("explain", key="a")["unanswered"] == []
         assert serving(bus) == WORKERS
-
-
-def test_a_successor_begins_at_once(bus: Bus) -> None:
-    with bus.connect() as client:
-        client.sub(b"a")
-        client.sync()
-        (died,) = filter(has_epoll_set, worker_pids(bus).values())
-        os.kill(died, signal.SIGKILL)
-        wait_until(lambda: died not in worker_pids(bus).values() and serving(bus) == 1, "it serves")
-        client.sync()
