@@ -6,17 +6,20 @@ is watched for that. How long the other user's messages take is measured by
 `python -m sbus.bench attacks`.
 """
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from sbus.bench.attacks.programs import ATTACKS
 from tests.support.attacks import attacked_bus
 from tests.support.processes import serving_pids
-from tests.support.users import needs_root
+from tests.support.users import directory_for_everybody, needs_root
 
 pytestmark = needs_root
 
-ATTACK_SECONDS = 0.5
-ROUNDS_MAX = 20
+ATTACK_SECONDS = 0.2
+ROUNDS_MAX = 50
 ANSWERS = {
     "connect-refused": "too_many_connections",
     "connect-garbage": "unknown_word",
@@ -31,11 +34,17 @@ HELD_BACK = {"connect", "connect-use", "wills"}
 ENDINGS = ("disconnected", "ConnectionResetError", "BrokenPipeError", "BlockingIOError")
 
 
+@pytest.fixture(scope="module")
+def directory() -> Iterator[Path]:
+    with directory_for_everybody() as made:
+        yield made
+
+
 @pytest.mark.parametrize("attack", sorted(ATTACKS))
-def test_another_user_loses_nothing(attack: str) -> None:
+def test_another_user_loses_nothing(directory: Path, attack: str) -> None:
     """An attack does not wait for the bus's answer, so that may need some rounds."""
     answer = ANSWERS.get(attack, "steps")
-    with attacked_bus(attack) as (bus, scene):
+    with attacked_bus(attack, directory) as (bus, scene):
         processes = serving_pids(bus)
         for _ in range(ROUNDS_MAX):
             outcome = scene.attack(ATTACK_SECONDS)

@@ -4,7 +4,8 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from sbus.bench.attacks.programs import ATTACKS
 from sbus.bench.attacks.scene import Scene, scene
@@ -16,14 +17,12 @@ Storm = Callable[[str], None]
 
 
 @contextmanager
-def attacked_bus(attack: str, *options: str) -> Iterator[tuple[Bus, Scene]]:
-    """All are ready, and nobody attacks yet."""
-    with (
-        directory_for_everybody() as directory,
-        running_bus(directory, "-o", *ATTACKS[attack].options, *options) as bus,
-        scene(attack, bus.address, directory, 2) as stage,
-    ):
-        yield bus, stage
+def attacked_bus(attack: str, directory: Path | None = None) -> Iterator[tuple[Bus, Scene]]:
+    """All are ready, and nobody attacks yet. For each directory, the programs are compiled once."""
+    with ExitStack() as stack:
+        place = directory or stack.enter_context(directory_for_everybody())
+        bus = stack.enter_context(running_bus(place, "-o", *ATTACKS[attack].options))
+        yield bus, stack.enter_context(scene(attack, bus.address, place, 2))
 
 
 @contextmanager
