@@ -1,6 +1,5 @@
 """Storms of connections: other users are admitted, whatever one user's programs do."""
 
-import socket
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -11,7 +10,6 @@ import pytest
 
 from sbus.unix.open_files import raise_open_files_limit
 from tests.support.admin import administer
-from tests.support.attacks import Storm, storming
 from tests.support.bus import Bus, running_bus
 from tests.support.cpu_time import cpu_seconds
 from tests.support.needs import needs_tool
@@ -24,38 +22,9 @@ pytestmark = needs_root
 
 ATTACKERS = (70_001, 70_002)
 VICTIM = 70_010
-STORM_SECONDS = 1.0
-"""Time in which each storm fills every queue that there is."""
 HUNG_SECONDS = 60.0
-CONNECTIONS = 10
-MESSAGES = 10
-"""Between two of them."""
 EACH = 300
 """Connections of an attacker that wait before the victim's."""
-
-
-def misbehave(address: str) -> None:
-    """Connect, publish 60 messages, send garbage and leave."""
-    with connect(address) as sock:
-        for _ in range(60):
-            sock.send(b"MSG a/b\0x")
-        sock.send(b"garbage")
-
-
-def come_and_go(address: str) -> None:
-    connect(address).close()
-
-
-def exceed_the_quota(address: str, held: list[socket.socket] = []) -> None:  # noqa: B006
-    """Connect while the user has as many connections as it may, and leave at once."""
-    held += [connect(address) for _ in range(1_024 - len(held))]
-    connect(address).close()
-
-
-def connect(address: str) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    sock.connect(address)
-    return sock
 
 
 @contextmanager
@@ -100,20 +69,6 @@ def connect_soon(bus: Bus) -> RawClient:
             time.sleep(0.001)
 
 
-@pytest.mark.parametrize("storm", [misbehave, come_and_go, exceed_the_quota])
-def test_another_user_is_served_and_admitted(bus: Bus, storm: Storm) -> None:
-    """Again and again, and how soon is what `python -m sbus.bench attacks` measures."""
-    with effective_user(VICTIM), bus.connect() as client:
-        client.sub(b"k")
-        client.sync()
-        with storming(ATTACKERS, STORM_SECONDS, bus.address, storm):
-            for _ in range(CONNECTIONS):
-                be_answered(bus)
-                for number in range(MESSAGES):
-                    client.pub(b"k", b"%d" % number)
-                    assert client.receive() == b"MSG k\0%d" % number
-
-
 def test_another_user_is_admitted_before_most_of_a_storm(bus: Bus) -> None:
     """Its connection is the last in the listen queue. Clients are numbered as they are admitted:
     without turns by user, the victim's would be the last."""
@@ -130,13 +85,13 @@ def test_another_user_is_admitted_before_most_of_a_storm(bus: Bus) -> None:
 
 
 def test_all_connections_of_a_user_may_come_at_once_and_later_ones_at_a_rate() -> None:
-    limits = ("--limit=user_connections_max=30", "--limit=user_connections_per_second_max=10")
+    limits = ("--limit=user_connections_max=30", "--limit=user_connections_per_second_max=40")
     with directory_for_everybody() as directory, running_bus(directory, "-go", *limits) as bus:
         began_at = time.monotonic()
         visit(bus, 30)
         assert "user_connections_per_second_max" not in bus.stderr_text()
         visit(bus, 20)
-        assert time.monotonic() - began_at >= 2.0 - 0.1
+        assert time.monotonic() - began_at >= 0.5 - 0.025
         assert "user_connections_per_second_max" in bus.stderr_text()
         be_answered(bus)
 
@@ -151,7 +106,7 @@ def visit(bus: Bus, count: int) -> None:
 
 def test_a_refusal_costs_little(bus: Bus) -> None:
     """Of what the front does, so that a storm of refused connections cannot keep it busy."""
-    refused = 2_000
+    refused = 1_000
     with full_quota(bus):
         before = cpu_seconds(bus.process.pid)
         for _ in range(refused):
@@ -167,7 +122,7 @@ def test_most_refusals_of_a_storm_are_without_a_word_and_of_few_system_calls(
 ) -> None:
     """A storm leaves thousands of these in the listen queue before another user's connection. Where
     a client is to be told why, the bus first looks whether it is still there (poll)."""
-    refused, trace = 4_000, tmp_path / "calls"
+    refused, trace = 2_000, tmp_path / "calls"
     with used_up_quota(bus), traced([bus.process.pid], f"-o{trace}"), effective_user(ATTACKERS[0]):
         refuse(bus, refused)
     calls = Counter(line.partition("(")[0] for line in trace.read_text().splitlines())

@@ -26,8 +26,7 @@ OTHERS = 10
 SUBSCRIBERS, ROUNDS, MESSAGES = 200, 2, 100
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("publishers", [1, 4])
+@pytest.mark.parametrize(("workers", "publishers"), [(1, 4), (2, 1)])
 def test_they_miss_messages_and_know_how_many(workers: int, publishers: int) -> None:
     """With two workers, messages come to one of them through the log. Publishers are of a user
     each, by turns."""
