@@ -42,6 +42,8 @@ def test_no_process_outlives_the_front(tmp_path: Path) -> None:
         bus.process.kill()
         bus.process.wait(GONE_SECONDS_MAX)
         assert_all_gone(pids)
+        assert not os.path.lexists(bus.address), "its socket is left"
+        assert bus.stderr_text().endswith("died, and the bus ends; files left behind: nothing\n")
         check_told(clients)
 
 
