@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.bus import PROJECT, Bus, running_bus, sbusd_environment
-from tests.support.inheritance import inherited_connection
 from tests.support.raw_client import WHOAMI, RawClient
-from tests.support.secrets import address_of, secret, sync
-from tests.support.users import STRANGER, as_user, become, directory_for_everybody, needs_root
+from tests.support.secrets import secret
+from tests.support.users import STRANGER, as_user, directory_for_everybody, needs_root
 
 
 @pytest.fixture
@@ -49,19 +48,6 @@ def test_the_group_is_the_primary_one(open_bus: Bus) -> None:
 
     assert as_user(lambda: names_its_group(STRANGER), groups=[65_101])
     assert not as_user(lambda: names_its_group(65_101), groups=[65_101])
-
-
-@needs_root
-def test_the_user_that_the_kernel_uses_for_foreign_ones_owns_nothing(open_bus: Bus) -> None:
-    nobody = int(Path("/proc/sys/kernel/overflowuid").read_text())
-    with inherited_connection(address_of(open_bus), become(nobody, STRANGER)) as client:
-        client.send(b"SUB " + secret((b"", b"", b"")))
-        assert sync(client) == []
-        for ids in ((b"", b"%d" % nobody, b""), (b"%d" % STRANGER, b"", b"")):
-            client.send(b"MSG " + secret(ids) + b"\0")
-        assert sync(client) == [b"MSG " + secret((b"%d" % STRANGER, b"", b"")) + b"\0"]
-        client.send(b"SUB " + secret((b"", b"%d" % nobody, b"")))
-        assert client.receive() == b""
 
 
 # -- the documents ---------------------------------------------------------------------------------
