@@ -7,12 +7,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.support.inheritance import inherited_connection
 from tests.support.processes import several_clients
 from tests.support.quotas import assert_reported_once, bus_with
 from tests.support.raw_client import WHOAMI, RawClient
-from tests.support.secrets import address_of, sync
-from tests.support.users import become, directory_for_everybody, needs_root
 
 RATE = 200
 BEYOND = 150
@@ -54,26 +51,3 @@ def test_faster_publishers_are_held_back_and_nothing_is_refused(tmp_path: Path) 
             assert client.receive().startswith(b"CMSG " + WHOAMI)
         subscriber.whoami()
         assert_reported_once(bus)
-
-
-@needs_root
-def test_users_do_not_share_the_rate_limit() -> None:
-    """Ten seconds' worth waits while another user publishes a second's worth."""
-    with (
-        directory_for_everybody() as directory,
-        bus_with(directory, 2, user_messages_per_second_max=20) as bus,
-        several_clients(bus, 2) as publishers,
-        inherited_connection(address_of(bus), become()) as stranger,
-    ):
-        assert sync(stranger) == []
-        for publisher in publishers:
-            for number in range(100):
-                publisher.send(b"MSG k\0%d" % number)
-            publisher.control(WHOAMI)
-        stranger.send(b"SUB mine")
-        packets = [b"MSG mine\0%d" % number for number in range(20)]
-        for packet in packets:
-            stranger.send(packet)
-        assert sync(stranger) == packets
-        for publisher in publishers:
-            publisher.receive_nothing()
