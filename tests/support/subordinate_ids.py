@@ -10,13 +10,12 @@ from tests.support.users import effective_user
 OWNER = 70_001
 FIRST = 200_000
 """The first of the owner's subordinate ids."""
-RANGE = f"{OWNER}:{FIRST}:65536\n"
 _ANOTHER_FILE = ("unshare", "--mount", "sh", "-c", 'mount --bind "$0" /etc/subuid && exec "$@"')
 
 
-def with_subordinate_ids(directory: Path, ranges: str = RANGE) -> tuple[str, ...]:
-    """The command of a bus on a host with these ranges of subordinate ids."""
-    (directory / "subuid").write_text(ranges)
+def with_subordinate_ids(directory: Path) -> tuple[str, ...]:
+    """The command of a bus on a host where the owner has these ids."""
+    (directory / "subuid").write_text(f"{OWNER}:{FIRST}:65536\n")
     return (*_ANOTHER_FILE, str(directory / "subuid"), *SBUSD)
 
 
