@@ -308,15 +308,6 @@ def wants_compaction(memory: SharedMemory) -> bool:
         return bool(words[COMPACTION_WANTED])
 
 
-def test_removed_subscriptions_leave_nothing_behind(memory: SharedMemory) -> None:
-    table = started(memory)
-    write(table, memory, subscribed(0, 1, b"a"), subscribed(0, 1, b"a", edge=False))
-    for _ in range(2):
-        write(table, memory, unsubscribed(0, 1, b"a"))
-    compact(memory, table)
-    assert read_all(memory) == []
-
-
 def test_a_finished_compaction_is_not_wanted_again(memory: SharedMemory) -> None:
     table = started(memory)
     client = 0
@@ -346,47 +337,3 @@ def test_a_full_arena_asks_for_compaction(memory: SharedMemory, live_part: float
     assert wants_compaction(memory)
     compact(memory, table)
     assert write(table, memory, subscribed(0, 0, b"a"))
-
-
-def test_a_reader_in_the_old_arena_stops_the_next_compaction(memory: SharedMemory) -> None:
-    table = started(memory)
-    write(table, memory, subscribed(0, 1, b"a"))
-    with memory.lock as words:
-        compaction = Compaction(memory, words)
-    while compaction.step():
-        pass
-    with memory.lock as words:
-        assert compaction.finish(words)
-        assert not all_have_read(memory, words)
-        table.share_epoch(words)
-        assert not all_have_read(memory, words), "sharing is not reading"
-    list(read_on(table, memory))
-    with memory.lock as words:
-        table.share_epoch(words)
-        assert all_have_read(memory, words)
-
-
-@pytest.mark.parametrize(
-    "end",
-    [
-        [hold(0, 1, b"how a", kind=RULE_REMOVED)],
-        [Record(CLIENT_GONE, False, 0, 1)],
-        [Record(CLIENT_GONE, False, 0, 1), hold(0, 1, b"how a", kind=RULE_REMOVED)],
-        [Record(WORKER_RESET, True, 0, 0)],
-    ],
-    ids=["no more", "client gone", "gone and no more", "worker reset"],
-)
-def test_patterns_that_held_publishers_leave_nothing_behind(
-    memory: SharedMemory, end: list[Record]
-) -> None:
-    table = started(memory)
-    write(table, memory, subscribed(0, 1, b"a"), hold(0, 1, b"how a"))
-    write(table, memory, subscribed(1, 1, b"b"), hold(1, 1, b"how b"), hold(0, 2, b"how a"))
-    compact(memory, table)
-    assert hold(0, 1, b"how a") in read_all(memory)
-    write(table, memory, *end)
-    compact(memory, table)
-    held = {
-        (record.worker, record.client) for record in read_all(memory) if record.kind == RULE_ADDED
-    }
-    assert held == {(1, 1)} | ({(0, 2)} if end[0].kind != WORKER_RESET else set())

@@ -349,16 +349,6 @@ def words_head(memory: SharedMemory) -> int:
         return int(words[LOG_HEAD])
 
 
-def test_a_block_that_does_not_fit_before_the_end_begins_at_the_start_of_the_ring() -> None:
-    with open_memory(1) as memory:
-        memory.lock.open()
-        (log,) = started(memory, 0)
-        for number in range(100):
-            # 96 bytes each, of which 2,048 is no multiple.
-            assert append(log, memory, (1, b"%03d" % number), size=40) == 0
-            assert [key for key, _ in walk(log, memory)] == [b"%03d" % number]
-
-
 def test_a_full_log_accepts_nothing_until_a_quarter_is_free() -> None:
     with open_memory(2) as memory:
         memory.lock.open()
@@ -461,22 +451,6 @@ def test_no_worker_appends_for_one_that_lags_by_more_than_its_window() -> None:
         assert released.count(0b001) == 1
         assert first == taken + 2 - 8192 // 128 // 2
         assert append(writer, memory, (0b010, b"k")) >= 0
-
-
-def test_a_dead_worker_holds_no_worker_back_and_does_not_wait() -> None:
-    with open_memory(2) as memory:
-        memory.lock.open()
-        writer, reader = started(memory, 0, 1)
-        while append(writer, memory, (0b10, b"k")) >= 0:
-            pass
-        with memory.lock as words:
-            assert writer.reap(words, 1) == 0b01
-            assert writer.statistics(words).used_bytes == 0
-        assert append(writer, memory, (0b11, b"k")) == 0
-        (reader,) = started(memory, 1)
-        assert walk(reader, memory) == [], "what came before a worker's start is not its own"
-        append(writer, memory, (0b10, b"later"))
-        assert [key for key, _ in walk(reader, memory)] == [b"later"]
 
 
 def test_a_successor_counts_only_what_came_for_it_since() -> None:

@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from itertools import chain, islice
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sbus.shared.compaction import Compaction
 from sbus.shared.shared_memory import (
@@ -14,7 +12,6 @@ from sbus.shared.shared_memory import (
     COMPACTION_WANTED,
     EPOCH_SEEN,
     TABLE_EPOCH,
-    TABLE_TAIL,
     WORDS_PER_WORKER,
     WORKER_WORDS,
     SharedMemory,
@@ -31,7 +28,7 @@ from sbus.shared.subscription_table import (
     all_have_read,
     read_records,
 )
-from tests.unit.shared.journal_model import read_all, read_on, subscribed, unsubscribed, write
+from tests.unit.shared.journal_model import read_on, subscribed, unsubscribed, write
 from tests.unit.shared.memories import (
     open_memory,
     small_limits,
@@ -82,42 +79,6 @@ def fill(table: SubscriptionTable, memory: SharedMemory) -> int:
     while write(table, memory, subscribed(0, count, bytes(64 - RECORD.size))):
         count += 1
     return count
-
-
-@given(
-    st.lists(
-        st.builds(
-            Record,
-            kind=st.integers(1, 4),
-            edge=st.booleans(),
-            worker=st.integers(0, 63),
-            client=st.integers(0, 2**64 - 1),
-            pattern=st.binary(max_size=100),
-        ),
-        max_size=20,
-    )
-)
-def test_records_come_back_as_they_were_written(records: list[Record]) -> None:
-    with open_memory(1) as memory:
-        memory.lock.open()
-        writer, reader = started(memory, 0), started(memory)
-        for record in records:
-            assert write(writer, memory, record)
-        assert read(reader, memory) == records
-        assert read(reader, memory) == []
-        assert read_all(memory) == records
-
-
-def test_several_records_go_in_at_once_or_not_at_all(memory: SharedMemory) -> None:
-    writer = started(memory, 0)
-    fill(writer, memory)
-    with memory.lock as words:
-        words[TABLE_TAIL] -= 64  # take the last one back
-    before = read_all(memory)
-    room = bytes(64 - RECORD.size)
-    assert not write(writer, memory, subscribed(0, 1, room), subscribed(0, 2, b""))
-    assert read_all(memory) == before
-    assert write(writer, memory, subscribed(0, 1, room))
 
 
 def test_only_edges_make_other_workers_read(memory: SharedMemory) -> None:
