@@ -84,32 +84,6 @@ def test_cpu_time_since_the_mark_does_not_count_if_that_at_the_begin_is_given(sc
     assert not scene.reports
 
 
-def test_each_process_has_its_own(scene: Scene) -> None:
-    processes = [scene.process(place) for place in range(PROCESSES)]
-    for place, times in enumerate(processes):
-        scene.do(times, KINDS[-1], 0.001 * (place + 1))
-    for place in range(PROCESSES):
-        expected = 0.001 * (place + 1)
-        assert scene.longest(place) == [LongestOperation(KINDS[-1], expected, expected)]
-
-
-def test_a_new_worker_goes_on_with_those_of_its_place(scene: Scene) -> None:
-    scene.do(scene.process(0), "tick", 0.004)
-    successor = scene.process(0)
-    scene.do(successor, "tick", 0.003)
-    assert scene.longest(0) == [LongestOperation("tick", 0.004, 0.004)]
-    scene.do(successor, "tick", 0.005)
-    assert scene.longest(0) == [LongestOperation("tick", 0.005, 0.005)]
-
-
-def test_time_without_a_processor_is_not_cpu_time(scene: Scene) -> None:
-    times = scene.process(0)
-    scene.do(times, "tick", 0.9, cpu_seconds=0.002)
-    scene.do(times, "tick", 0.004)
-    assert scene.longest(0) == [LongestOperation("tick", 0.9, 0.004)]
-    assert scene.reports == []
-
-
 def test_the_end_of_a_part_does_not_shorten_the_whole(scene: Scene) -> None:
     times = scene.process(0)
     times.mark()

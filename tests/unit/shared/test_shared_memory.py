@@ -5,24 +5,18 @@ import hashlib
 import importlib
 import os
 import struct
-import threading
 import time
 
 import pytest
 
-from sbus.limits import Limits
 from sbus.shared import shared_memory
 from sbus.shared.shared_memory import (
     LAYOUT_VERSION,
     LOG_HEAD,
     PAGE_BYTES,
     TABLE_TAIL,
-    WORDS_PER_WORKER,
-    WORKER_WORDS,
     WORKERS_MAX,
-    LeftMemory,
     MemoryLock,
-    MemoryShape,
     SharedMemory,
     UnusableMemory,
     look_at,
@@ -42,24 +36,6 @@ def change_and_fail(lock: MemoryLock) -> None:
     with lock as words:
         words[LOG_HEAD] = 99
         raise LookupError
-
-
-def test_every_word_has_its_own_place() -> None:
-    with open_memory(WORKERS_MAX) as memory:
-        memory.lock.open()
-        size = WORKER_WORDS + WORDS_PER_WORKER * WORKERS_MAX
-        with memory.lock as words:
-            assert len(words) == size
-            for place in range(size):
-                words[place] = place + 1
-        with memory.lock as words:
-            assert words.tolist() == list(range(1, size + 1))
-        ring = memory.map[memory.log_offset :]
-        assert not any(ring), "control words reach into the log"
-        memory.record_heartbeat(WORKERS_MAX - 1)
-        with memory.lock as words:
-            assert words.tolist() == list(range(1, size + 1))
-        assert memory.map[memory.log_offset :] == ring
 
 
 def test_the_parts_follow_each_other_without_overlap() -> None:
@@ -93,25 +69,6 @@ def test_a_process_killed_in_a_critical_section_has_changed_nothing() -> None:
                 words[LOG_HEAD] = 5
         with memory.lock as words:
             assert words[LOG_HEAD] == 5
-
-
-def test_waiting_for_the_lock_ends_when_its_holder_is_killed() -> None:
-    with (
-        open_memory(2) as memory,
-        child_holding_the_lock(memory, lambda words: None) as child,
-    ):
-        memory.lock.open()
-
-        def kill_once_we_wait() -> None:
-            while not memory.lock.waiters():
-                os.sched_yield()
-            kill_and_reap(child)
-
-        killer = threading.Thread(target=kill_once_we_wait)
-        killer.start()
-        with memory.lock as words:
-            assert words[LOG_HEAD] == 0
-        killer.join()
 
 
 def test_a_free_lock_can_be_taken_without_waiting() -> None:
@@ -198,35 +155,6 @@ def test_descriptors_do_not_reach_other_programs() -> None:
 
 
 # -- another bus goes on with it -------------------------------------------------------------------
-def left_memory(workers: int) -> int:
-    """A memory of which this process has nothing else."""
-    memory = SharedMemory(workers, small_limits())
-    memory.lock.open()
-    with memory.lock as words:
-        words[LOG_HEAD] = 7
-    memory.is_kept = True
-    memory.dialect = 1
-    memory.resume_attempts = 2
-    memfd = memory.reopen()
-    memory.close()
-    del memory
-    gc.collect()  # a mapping has the file open
-    return memfd
-
-
-def test_another_bus_finds_what_was_there() -> None:
-    limits, memfd = small_limits(), left_memory(2)
-    left = look_at(memfd)
-    assert left == LeftMemory(MemoryShape.of(2, limits), is_kept=True, resume_attempts=2, dialect=1)
-    assert left.shape.applied_to(Limits()) == limits
-    memory = SharedMemory(2, limits, memfd)
-    os.close(memfd)
-    memory.lock.open()
-    with memory.lock as words:
-        assert words[LOG_HEAD] == 7
-    assert (memory.is_kept, memory.resume_attempts, memory.dialect) == (True, 2, 1)
-    assert memory.is_resumed
-    memory.close()
 
 
 def test_it_waits_until_all_other_processes_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,14 +179,6 @@ def test_any_other_file_has_no_shape(content: bytes) -> None:
     os.write(memfd, content)
     with pytest.raises(UnusableMemory, match="no memory of a bus"):
         look_at(memfd)
-    os.close(memfd)
-
-
-def test_a_memory_of_another_size_is_not_used() -> None:
-    memfd = left_memory(1)
-    os.ftruncate(memfd, 8192)
-    with pytest.raises(UnusableMemory, match="size"):
-        SharedMemory(1, small_limits(), memfd)
     os.close(memfd)
 
 
