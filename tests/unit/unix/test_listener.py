@@ -233,21 +233,6 @@ def test_second_close_leaves_a_newer_file_alone(path: Path) -> None:
     assert path.read_text() == "newer"
 
 
-def test_queue_of_connections_is_long(path: Path) -> None:
-    somaxconn = int(Path("/proc/sys/net/core/somaxconn").read_text())
-    waiting: list[socket.socket] = []
-    with closing(listen_at(path)):
-        try:
-            for _ in range(min(somaxconn, 400)):
-                client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                waiting.append(client)
-                client.setblocking(False)
-                client.connect(str(path))  # BlockingIOError when the queue is full
-        finally:
-            for client in waiting:
-                client.close()
-
-
 # -- abstract names --------------------------------------------------------------------------------
 
 

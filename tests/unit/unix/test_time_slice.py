@@ -15,15 +15,6 @@ TIME_SLICE_NS = 300_000
 
 
 @needs_time_slices
-def test_a_process_has_the_time_slice_that_it_asks_for() -> None:
-    before = time_slice_ns(os.getpid())
-    assert before != TIME_SLICE_NS
-    with child_that(lambda: request_time_slice(TIME_SLICE_NS)) as child:
-        assert time_slice_ns(child) == TIME_SLICE_NS
-    assert time_slice_ns(os.getpid()) == before
-
-
-@needs_time_slices
 def test_its_priority_and_a_policy_other_than_the_default_stay_as_they_are() -> None:
     def be_nice() -> None:
         os.nice(5)
