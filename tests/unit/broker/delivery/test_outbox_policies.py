@@ -87,31 +87,6 @@ def test_an_outbox_that_is_drained_before_room_is_reported_watches_for_none(peer
     ]
 
 
-def test_a_message_too_long_for_the_place_of_another_is_dropped(peers: Make) -> None:
-    control = FloodControl(order=BacklogOrder.LATEST)
-    peer = peers(limits(size=10), flood_control=control)
-    peer.fill_exactly()
-    peer.deliver(b"MSG a\x00old", b"MSG a\x00too long", b"MSG a\x00newer")
-    statistics = peer.outbox.statistics()
-    assert (statistics.backlog, statistics.replaced, statistics.dropped) == (1, 0, 2)
-    peer.deliver(b"MSG a\x00new!")
-    assert peer.outbox.statistics().replaced == 1
-    assert peer.read_all()[peer.taken :] == [b"MSG a\x00new!"]
-    assert peer.account.use(BACKLOG_BYTES) == 0
-
-
-@pytest.mark.parametrize("soft", [Soft.DISCARD, Soft.ERROR])
-def test_a_reply_is_no_message_that_a_policy_concerns(peers: Make, soft: Soft) -> None:
-    peer = full_peer(peers, soft, Hard.ERROR, BacklogOrder.QUEUE, messages=0)
-    peer.outbox.send_control(b"reply")
-    assert peer.faults == 0
-    for _ in range(2):
-        peer.sock.recv(100)
-    peer.deliver(b"fits behind the reply")
-    assert peer.replied == 1
-    assert peer.read_all()[-2:] == [b"reply", b"fits behind the reply"]
-
-
 @pytest.mark.parametrize("code", [errno.ENOBUFS, errno.ENOMEM])
 @pytest.mark.parametrize("soft", Soft)
 def test_a_kernel_without_memory_is_nobodys_fault(peers: Make, soft: Soft, code: int) -> None:
@@ -125,20 +100,6 @@ def test_a_kernel_without_memory_is_nobodys_fault(peers: Make, soft: Soft, code:
         peer.retry()
     assert peer.read() == [b"a", b"b", b"c"]
     assert peer.outbox.is_flowing
-
-
-def test_nothing_more_is_delivered_to_a_client_to_be_disconnected(peers: Make) -> None:
-    peer = full_peer(peers, Soft.QUEUE, Hard.ERROR, BacklogOrder.QUEUE, messages=1)
-    peer.deliver(b"a")
-    peer.sock.recv(100)
-    peer.deliver(b"b")
-    assert peer.faults == 1
-    peer.deliver(b"c")
-    peer.outbox.send_control(b"reply")
-    assert peer.faults == 1
-    assert peer.read() == [b"fill"] * (peer.taken - 1)
-    statistics = peer.outbox.statistics()
-    assert (statistics.undelivered, total(statistics)) == (3, statistics.accepted)
 
 
 ACTIONS = st.lists(
