@@ -101,6 +101,23 @@ def test_a_sealed_segment_file_is_parquet_with_the_same_rows(tmp_path: Path) -> 
     assert offsets(before) == [0, 1], "who planned before can still read"
 
 
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_programs_that_read_delta_have_the_rows_of_every_column(
+    tmp_path: Path, program: Program
+) -> None:
+    """Of files that are sealed, and of one that they are merged into."""
+    write_segments(tmp_path, [NOON_US, NOON_US + 1500], [NOON_US + 3000])
+    table = messages(tmp_path)
+    recorded = [batch for piece in table.plan(0, table.end) for batch in read(piece)]
+    seal(tmp_path)
+    for _ in range(2):
+        found = program(str(tmp_path / "messages")).select(MESSAGES.names).sort_by("offset")
+        assert found.cast(MESSAGES).equals(pa.Table.from_batches(recorded))
+        compact(tmp_path)
+        SealedTable(str(tmp_path), "messages").vacuum(0)
+    assert len(list(tmp_path.rglob("*.parquet"))) == 1
+
+
 def test_midnight_divides_a_segment_file_into_two_files(tmp_path: Path) -> None:
     write_segments(tmp_path, [MIDNIGHT_US - 1, MIDNIGHT_US, MIDNIGHT_US + 1])
     seal(tmp_path)
