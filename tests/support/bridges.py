@@ -16,6 +16,7 @@ import sbus
 from sbus.cli.sbusctl.bridge_request import request_status
 from sbus.client.blocking import Connection
 from tests.support.bus import SBUSCTL, Bus, sbusd_environment
+from tests.support.forked_sbusd import ForkedSbusd
 from tests.support.kept_service import KeptService
 from tests.support.needs import SYSTEM_PATH, needs_tool
 from tests.support.raw_client import RawClient
@@ -155,11 +156,16 @@ class RunningBridge(BridgeOfBus):
         self.bus = bus
         self.errors = config.with_suffix(".stderr")
         with self.errors.open("ab") as errors:
-            self.process = subprocess.Popen(
-                [*SBUSCTL, "-a", bus.address, "bridge", "--config", str(config)],
-                env=sbusd_environment() | environment,
-                stderr=errors,
+            words = ("-a", bus.address, "bridge", "--config", str(config))
+            self.process = ForkedSbusd(
+                words,
+                errors,
+                sbusd_environment() | environment,
+                (),
+                SBUSCTL[1:],
+                "sbusctl_template",
             )
+        self.process.stdout.close()
 
     def stderr_text(self) -> str:
         return self.errors.read_text()

@@ -33,10 +33,11 @@ class ForkedSbusd:
         environment: dict[str, str],
         passed: Sequence[int],
         program: Sequence[str],
+        template: str = "sbusd_template",
     ) -> None:
         """It is passed these descriptors as by a service manager, from 3 on. For an upgrade it has
         Python run this program with the same arguments."""
-        self._template = _template_of(os.getpid(), environment.get(VARIABLE))
+        self._template = _template_of(os.getpid(), environment.get(VARIABLE), template)
         asked = {
             "program": program,
             "arguments": arguments,
@@ -79,12 +80,12 @@ class ForkedSbusd:
 
 
 class _Template:
-    """A running `tests.support.sbusd_template`."""
+    """A running `tests.support.sbusd_template`, or `sbusctl_template`."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         self.lock = threading.RLock()
         self._link, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        program = "tests.support.sbusd_template"
+        program = f"tests.support.{name}"
         with its:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", program, str(its.fileno())],
@@ -106,6 +107,6 @@ class _Template:
 
 
 @cache
-def _template_of(_of_process: int, _step: str | None) -> _Template:
+def _template_of(_of_process: int, _step: str | None, name: str) -> _Template:
     """The one of this process, which does the ordinary step so."""
-    return _Template()
+    return _Template(name)

@@ -13,17 +13,19 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Callable
 
 import sbus.broker.bus
 import sbus.cli.sbusd.rights  # noqa: F401
-from sbus.cli.sbusd.command import main
+from sbus.cli.sbusd.command import main as sbusd
 
 PACKET_BYTES_MAX = 100_000
 DESCRIPTORS_MAX = 253
 """As many as a packet has room for. Source: unix(7)."""
 
 
-def serve(link: socket.socket) -> None:
+def serve(link: socket.socket, main: Callable[[], object]) -> None:
+    """Fork processes that run `main`."""
     while True:
         packet, descriptors, _, _ = socket.recv_fds(link, PACKET_BYTES_MAX, DESCRIPTORS_MAX)
         if not packet:
@@ -34,20 +36,21 @@ def serve(link: socket.socket) -> None:
             answer = os.waitstatus_to_exitcode(status)
         elif (answer := os.fork()) == 0:
             link.close()
-            become_bus(descriptors, **asked)
+            become(descriptors, **asked)
+            main()
         for descriptor in descriptors:
             os.close(descriptor)
         link.send(b"%d" % answer)
 
 
-def become_bus(
+def become(
     descriptors: list[int],
     program: list[str],
     arguments: list[str],
     environment: dict[str, str],
     directory: str,
 ) -> None:
-    """Run `sbusd` as if this process had been started for it; ends with SystemExit."""
+    """Make it as if this process had been started for this program."""
     os.chdir(directory)
     high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 1_000) for descriptor in descriptors]
     for number, descriptor in enumerate(high, start=1):
@@ -59,9 +62,8 @@ def become_bus(
         os.environ["LISTEN_PID"] = str(os.getpid())
     sys.orig_argv[1:] = [*program, *arguments]
     sys.argv[1:] = arguments
-    main()
 
 
 if __name__ == "__main__":
     gc.freeze()
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(socket.socket(fileno=int(sys.argv[1])), sbusd)
