@@ -1,9 +1,14 @@
 """The configuration file of a bridge, and one clear error for each mistake in it."""
 
+import re
+
 import pytest
 
 from sbus.bridge.configuration import default_origin, parse_configuration
 from sbus.errors import ConfigurationError
+from sbus.protocol.keys import SLASH
+from sbus.protocol.pattern_matching import compile_patterns
+from tests.support.bus import PROJECT
 
 GOOD = """
 [channels.lamps]
@@ -59,3 +64,26 @@ def test_a_mistake_is_one_clear_error(old: str, new: str, error: str) -> None:
         parse_configuration(GOOD.replace(old, new).encode(), "/run/x")
     assert error in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("example", "keys", "links"),
+    [
+        ("Two hosts", ["doors/1/state"], [(["lamps"], ["lamps"])]),
+        ("A star of twenty hosts", ["load/web3/cpu"], [(["load"], []), ([], ["load"])]),
+        ("A container and its host", ["service/x", "host/state"], [(["service"], ["service"])]),
+    ],
+)
+def test_the_examples_of_the_documentation_are_configurations(
+    example: str, keys: list[str], links: list[tuple[list[str], list[str]]]
+) -> None:
+    text = (PROJECT / "docs/bridge.md").read_text()
+    part = text.partition(f"### {example}\n")[2].partition("\n#")[0]
+    files = re.findall(r"```toml\n(.*?)```", part, re.DOTALL)
+    found = [parse_configuration(file.encode(), "/run/x") for file in files]
+    assert [(it.exports, it.imports) for plan in found for it in plan.links.values()] == links
+    for plan in found:
+        (channel,) = plan.channels.values()
+        crosses = compile_patterns(channel.encoded_patterns, SLASH)
+        assert all(crosses(key.encode()) for key in keys)
+        assert not any(crosses(key) for key in (b"doors/1/bell", b"host/secret"))
