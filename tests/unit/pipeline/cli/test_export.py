@@ -29,18 +29,23 @@ def recorded(tmp_path: Path) -> Path:
     return directory
 
 
-def export(*arguments: str | Path) -> Result:
-    umask = os.umask(0o022)
+def export(*arguments: str | Path, umask: int = 0o022) -> Result:
+    before = os.umask(umask)
     try:
         return CliRunner().invoke(command.export, [*map(str, arguments)], catch_exceptions=False)
     finally:
-        os.umask(umask)
+        os.umask(before)
 
 
-@pytest.mark.parametrize(("suffix", "value"), [("parquet", b"\0\\"), ("csv", "\\x00\\\\")])
-def test_a_file_has_every_row_once(recorded: Path, suffix: str, value: str | bytes) -> None:
+@pytest.mark.parametrize(
+    ("suffix", "value", "umask", "mode"),
+    [("parquet", b"\0\\", 0o022, 0o600), ("csv", "\\x00\\\\", 0o027, 0o640)],
+)
+def test_a_file_has_every_row_once(
+    recorded: Path, suffix: str, value: str | bytes, umask: int, mode: int
+) -> None:
     out = recorded.parent / f"rows.{suffix}"
-    assert export(recorded, out).exit_code == 0
+    assert export(recorded, out, umask=umask).exit_code == 0
     table = pq.read_table(out) if suffix == "parquet" else pyarrow.csv.read_csv(out)
     rows = table.select(["host", "offset", "kind", "lost"]).to_pylist()
     expected = [
@@ -52,7 +57,7 @@ def test_a_file_has_every_row_once(recorded: Path, suffix: str, value: str | byt
     assert table["key"].to_pylist()[3] == "a\\xff"
     assert table["value"].to_pylist()[3] == value
     assert set(recorded.parent.iterdir()) == {recorded, out}
-    assert out.stat().st_mode & 0o777 == 0o600, "only its user may read it"
+    assert out.stat().st_mode & 0o777 == mode, "only its user may read it, or its group as well"
 
 
 def test_times_and_hosts_select_rows(recorded: Path) -> None:

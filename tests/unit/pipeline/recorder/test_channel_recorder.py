@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ from sbus.bridge.durable_messages import ACKED
 from sbus.bridge.ends import End, encode_end
 from sbus.bridge.envelope import HEADER
 from sbus.errors import ConfigurationError
+from sbus.pipeline.cli import record as command
 from sbus.pipeline.recorder.channel_recorder import ChannelRecording
 from sbus.pipeline.recorder.recorder import Plan
 from sbus.pipeline.store.reader import Recording
@@ -223,6 +225,13 @@ def test_only_a_durable_channel_of_a_link_is_recorded(tmp_path: Path) -> None:
     for name in ("live", "none"):
         with pytest.raises(ConfigurationError, match=f"no link has a durable channel '{name}'"):
             open_recording(tmp_path, ExitStack(), name)
+
+
+def test_a_channel_is_recorded_whole() -> None:
+    for more in (["--probe", "rec"], ["--plain", "rec"], ["rec", "all/"]):
+        done = CliRunner().invoke(command.record, ["--channel", "all", *more])
+        assert done.exit_code == 2
+        assert "--channel records all of it: no PATTERN, --plain, --probe" in done.output
 
 
 def test_two_recorders_of_a_channel_exclude_each_other(tmp_path: Path) -> None:
