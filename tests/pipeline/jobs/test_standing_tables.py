@@ -107,7 +107,7 @@ def test_a_second_run_adds_the_rows_recorded_since(
         assert definitions.flows[name]().columns, "all of them can be planned"
     nothing_more = tables.clients.slice(0, 0), tables.events.slice(0, 0)
     write(recording, Tables(parts[1], *nothing_more))
-    run(definitions, catalog, "messages", "clients", "events", *CHECKED)
+    run(definitions, catalog, "messages", "clients", *CHECKED)
     check(spark, rows[0] + rows[1])
     found = answer(spark.read.table("clients"), "recorder", "offset")
     assert len(found) == len(set(found)) == tables.clients.num_rows

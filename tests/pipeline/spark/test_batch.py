@@ -82,7 +82,7 @@ def test_a_subscription_selects_its_keys_and_the_gaps(
     ]
 
 
-@pytest.mark.parametrize(("first", "last"), [(2, 8), (9, 21), (4, 4)])
+@pytest.mark.parametrize(("first", "last"), [(9, 21), (4, 4)])
 def test_between_offsets(
     spark: SparkSession, recorded: tuple[Path, str, str], first: int, last: int
 ) -> None:
@@ -130,26 +130,15 @@ def test_a_table_without_rows(
     assert {"recorder", "offset", "timestamp", "client"} <= set(frame.columns)
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"startingOfsets": "earliest"}, "did you mean startingOffsets"),
-        ({"subscribe": "a*b"}, "subscribe: 'a*b' matches no key"),
-        ({"startingOffsets": "{"}, "startingOffsets='{'"),
-        ({"maxRecordsPerPartition": "0"}, "maxRecordsPerPartition: expected a whole number >= 1"),
-    ],
-)
 def test_a_mistake_is_reported_where_it_was_made(
-    spark: SparkSession, recorded: tuple[Path, str, str], options: dict[str, str], said: str
+    spark: SparkSession, recorded: tuple[Path, str, str]
 ) -> None:
-    with pytest.raises(AnalysisException) as caught:
-        load(spark, recorded[0], **options)
-    assert said in str(caught.value)
+    with pytest.raises(AnalysisException, match="did you mean startingOffsets"):
+        load(spark, recorded[0], startingOfsets="earliest")
 
 
-@pytest.mark.parametrize("batch", [True, False])
 def test_a_directory_that_is_no_recording_is_an_error_of_load(
-    spark: SparkSession, tmp_path: Path, recorded: tuple[Path, str, str], batch: bool
+    spark: SparkSession, tmp_path: Path, recorded: tuple[Path, str, str]
 ) -> None:
     recording, alder, _ = recorded
     for path, said in (
@@ -158,8 +147,10 @@ def test_a_directory_that_is_no_recording_is_an_error_of_load(
         (recording / alder, f"one recorder's part of a recording: give {recording}"),
     ):
         with pytest.raises(AnalysisException) as caught:
-            (spark.read if batch else spark.readStream).format("sbus").load(str(path))
+            spark.read.format("sbus").load(str(path))
         assert said in str(caught.value)
+    with pytest.raises(AnalysisException, match="holds no recording"):
+        spark.readStream.format("sbus").load(str(tmp_path))
 
 
 def test_a_recording_can_be_a_table_of_the_catalog(

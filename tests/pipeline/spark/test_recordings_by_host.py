@@ -1,4 +1,4 @@
-"""Recordings of several hosts as one table: by scan, by source and as a stream."""
+"""Recordings of several hosts as one table: by scan and by source."""
 
 from pathlib import Path
 
@@ -43,21 +43,3 @@ def test_a_choice_of_hosts_leaves_out_whole_recordings(spark: SparkSession, reco
     by_source = spark.read.format("sbus").option("hosts", "web2, web9").load(str(recorded))
     assert sorted(map(tuple, by_source.select("host", "offset").collect())) == ROWS[12:]
     assert by_source.rdd.getNumPartitions() == 1
-
-
-def test_a_stream_has_a_position_for_each(
-    spark: SparkSession, recorded: Path, tmp_path: Path
-) -> None:
-    frame = spark.readStream.format("sbus").option("startingOffsets", "earliest")
-    query = (
-        frame.load(str(recorded))
-        .writeStream.format("parquet")
-        .options(path=str(tmp_path / "out"), checkpointLocation=str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(60)
-    out = spark.read.parquet(str(tmp_path / "out"))
-    assert sorted(map(tuple, out.select("host", "offset").collect())) == ROWS
-    assert query.lastProgress is not None
-    assert query.lastProgress.sources[0].endOffset.count("web") == 2

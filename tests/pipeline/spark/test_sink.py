@@ -7,7 +7,14 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
-from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 import sbus
 from sbus.errors import AddressError, ConfigurationError
@@ -19,6 +26,7 @@ from tests.support.bus import Bus
 from tests.support.small_recording import SmallRecorder, numbered
 
 LARGE = b"\x00\xff" * 200_000
+TEXTS: dict[str, DataType] = {"value": StringType(), "key": StringType()}
 Subscriber = sbus.blocking.Connection[sbus.Message]
 
 
@@ -116,6 +124,25 @@ def test_a_stream_needs_the_place_of_its_checkpoint() -> None:
         source.streamWriter(StructType([StructField("value", BinaryType())]), False)
 
 
+@pytest.mark.parametrize(
+    ("columns", "options", "said"),
+    [
+        ({"id": LongType()}, {}, "no column is called value: there are id"),
+        ({"value": StringType()}, {}, "neither column nor option is called key"),
+        (TEXTS, {"key": "k"}, "both column and option are called key"),
+        ({"value": LongType(), "key": StringType()}, {}, "the column value is bigint"),
+        (TEXTS, {"sockt": "x"}, "did you mean socket"),
+    ],
+)
+def test_a_frame_that_cannot_be_published_is_refused(
+    columns: dict[str, DataType], options: dict[str, str], said: str
+) -> None:
+    schema = StructType([StructField(name, kind) for name, kind in columns.items()])
+    with pytest.raises(ConfigurationError) as caught:
+        DefaultSource({"socket": "/run/sbus.socket", **options}).writer(schema, False)
+    assert said in str(caught.value)
+
+
 # -- by Spark ----------------------------------------------------------------------------------
 
 
@@ -147,22 +174,18 @@ def test_a_stream_of_a_recording_is_published(
 
 
 @pytest.mark.parametrize(
-    ("columns", "options", "said"),
+    ("columns", "said"),
     [
-        (["id"], {}, "no column is called value: there are id"),
-        (["'v' AS value"], {}, "neither column nor option is called key"),
-        (["'v' AS value", "'k' AS key"], {"key": "k"}, "both column and option are called key"),
-        (["id AS value", "'k' AS key"], {}, "the column value is bigint"),
-        (["'v' AS value", "'!' AS key"], {}, "the key '!' is one that '!' reserves"),
-        (["'v' AS value", "'k' AS key"], {"sockt": "x"}, "did you mean socket"),
+        (["id"], "no column is called value: there are id"),
+        (["'v' AS value", "'!' AS key"], "the key '!' is one that '!' reserves"),
     ],
 )
 def test_the_driver_reports_what_cannot_be_published(
-    spark: SparkSession, bus: Bus, columns: list[str], options: dict[str, str], said: str
+    spark: SparkSession, bus: Bus, columns: list[str], said: str
 ) -> None:
     writer = spark.range(1).selectExpr(*columns).write.format("sbus").mode("append")
     with pytest.raises(AnalysisException) as caught:
-        writer.options(socket=bus.address, **options).save()
+        writer.option("socket", bus.address).save()
     assert said in str(caught.value)
 
 

@@ -195,25 +195,21 @@ def test_a_listener_tells_how_far_a_query_is_behind(
 def test_by_default_a_stream_begins_with_the_next_row(
     spark: SparkSession, start: Start, tmp_path: Path
 ) -> None:
-    with SmallRecorder(tmp_path / "rec") as alder:
+    """Of a recorder that has no row yet, too."""
+    recording = tmp_path / "rec"
+    with SmallRecorder(recording) as alder, SmallRecorder(recording, "birch") as birch:
         alder.record(numbered(10))
         start(once=True)
         alder.record(numbered(3, 10))
+        birch.record(numbered(2))
         start(once=True, minPartitions="2")
-    assert offsets(spark, tmp_path) == [("alder", offset) for offset in (10, 11, 12)]
+    assert offsets(spark, tmp_path) == [
+        *[("alder", offset) for offset in (10, 11, 12)],
+        *[("birch", offset) for offset in range(2)],
+    ]
 
 
-def test_a_stream_may_begin_before_the_first_row(
-    spark: SparkSession, start: Start, tmp_path: Path
-) -> None:
-    with SmallRecorder(tmp_path / "rec") as alder:
-        start(once=True)
-        alder.record(numbered(3))
-        start(once=True)
-    assert offsets(spark, tmp_path) == [("alder", offset) for offset in range(3)]
-
-
-def test_expired_rows_are_an_error_unless_allowed(
+def test_expired_rows_and_a_recording_that_is_begun_anew_are_errors_unless_allowed(
     spark: SparkSession, start: Start, tmp_path: Path
 ) -> None:
     recording = tmp_path / "rec"
@@ -229,33 +225,24 @@ def test_expired_rows_are_an_error_unless_allowed(
             start(once=True)
         assert f"rows 4 to 8 of {alder.qualified_name} have expired" in str(caught.value)
         start(once=True, failOnDataLoss="false")
-    assert offsets(spark, tmp_path) == [("alder", offset) for offset in (*range(4), *range(8, 12))]
-
-
-def test_a_recording_that_is_begun_anew_is_an_error_unless_allowed(
-    spark: SparkSession, start: Start, tmp_path: Path
-) -> None:
-    recording = tmp_path / "rec"
-    with SmallRecorder(recording) as alder:
-        alder.record(numbered(4))
-    start(once=True, startingOffsets="earliest")
+    read = (*range(4), *range(8, 12))
+    assert offsets(spark, tmp_path) == [("alder", offset) for offset in read]
     shutil.rmtree(recording)
     with SmallRecorder(recording) as alder:
         alder.record(numbered(7))
-    with pytest.raises(StreamingQueryException, match="was deleted after offset 4, and begun anew"):
+    said = "was deleted after offset 12, and begun anew"
+    with pytest.raises(StreamingQueryException, match=said):
         start(once=True)
     start(once=True, failOnDataLoss="false")
     start(once=True)
-    assert offsets(spark, tmp_path) == sorted(("alder", n) for n in (*range(4), *range(7)))
+    assert offsets(spark, tmp_path) == sorted(("alder", n) for n in (*read, *range(7)))
 
 
-@pytest.mark.parametrize("once", [True, False])
-def test_an_option_for_batches_ends_the_query_with_one_error(
-    start: Start, tmp_path: Path, once: bool
-) -> None:
+def test_an_option_for_batches_ends_the_query_with_one_error(start: Start, tmp_path: Path) -> None:
     with SmallRecorder(tmp_path / "rec"):
         start(once=True)
-    with pytest.raises(StreamingQueryException) as caught:
-        start(once=once, endingOffsets="latest").awaitTermination(FINISH_SECONDS_MAX)
-    assert "endingOffsets is for batches" in str(caught.value)
-    assert "another exception" not in str(caught.value)
+    for once in (True, False):
+        with pytest.raises(StreamingQueryException) as caught:
+            start(once=once, endingOffsets="latest").awaitTermination(FINISH_SECONDS_MAX)
+        assert "endingOffsets is for batches" in str(caught.value)
+        assert "another exception" not in str(caught.value)
