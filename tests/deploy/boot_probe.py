@@ -76,9 +76,7 @@ def main() -> None:
     seen: dict[str, Any] = {}
     CONFIG.write_text(good + RULES)
     seen["before"] = rights()
-    add_users(("friend", FRIEND))
-    until(lambda: missing() == 1)
-    add_users(("later", LATER))
+    add_users(("friend", FRIEND), ("later", LATER))
     until(lambda: missing() == 0)
     seen["after"] = rights()
     seen["stderr"] = Path("/run/t/stderr").read_text()

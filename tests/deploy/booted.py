@@ -79,7 +79,7 @@ printf '%s\n' '[Unit]' 'DefaultDependencies=no' 'Wants=sbusd.socket' \
 ( export PYTHONPATH=/run/t/source:/run/t/site LD_LIBRARY_PATH=/run/t/python/lib
   /run/t/python/bin/python3 -m "$PROGRAM" || {
       systemctl show -p Id,ActiveState,Result,StatusText sbusd.service sbusd*.socket
-      cat /run/t/stderr /run/t/console /run/t/*.log
+      cat /run/t/stderr /run/t/console /run/t/*.log || true
   } >&2
   echo ) </dev/null &
 exec env -i container=test PATH="$PATH" "$SYSTEMD" --system --unit=test.target \

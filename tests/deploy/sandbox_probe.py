@@ -6,7 +6,6 @@ It prints its observations as one JSON object; the tests judge them.
 import json
 import os
 import pwd
-import shutil
 import signal
 import socket
 import subprocess
@@ -23,7 +22,6 @@ from tests.support.time_slices import time_slice_ns
 
 BUS = "/run/sbus.socket"
 CONFIG = Path("/etc/sbus/sbus.toml")
-SOURCE = "/run/t/source"
 UNTIL_SECONDS_MAX = 60.0
 """Of which some are needed where systemd starts a bus twenty times in vain, on a busy machine."""
 UID, GID, GROUPS = 61_111, 61_112, 300
@@ -150,23 +148,6 @@ def upgrade(command: Sequence[str]) -> dict[str, Any]:
         }
 
 
-def install_package() -> list[str]:
-    """The command line of what a package does that is installed over an earlier version. The files
-    that it brings are in /run here, and which units are enabled is not changed."""
-    for kind in ("sysusers", "tmpfiles"):
-        Path(f"/run/{kind}.d").mkdir()
-        shutil.copy(f"{SOURCE}/deploy/systemd/{kind}.conf", f"/run/{kind}.d/sbus.conf")
-    helper = Path("/run/t/bin/deb-systemd-helper")
-    helper.parent.mkdir()
-    helper.write_text("#!/bin/sh\n")
-    helper.chmod(0o755)
-    path = f"PATH={helper.parent}:{os.environ['PATH']}"
-    no_policy = (
-        "DPKG_ROOT=/run/t"  # where there is none against starting services, as in a container
-    )
-    return ["env", path, no_policy, "sh", f"{SOURCE}/deploy/debian/postinst", "configure", "0.0.1"]
-
-
 def upgrade_as_root() -> dict[str, Any]:
     """A bus that root has started in the background, and upgrades: which user serves it before and
     afterwards, and what is left at its end."""
@@ -255,7 +236,6 @@ def main() -> None:
     before = configure("nonsense = 1")
     seen["failing reload"] = upgrade(["systemctl", "reload", "sbusd"])
     CONFIG.write_text(before)
-    seen["package"] = upgrade(install_package())
     seen["take-over"] = upgrade(["/run/t/sbusd", "--take-over", "-f", "-a", BUS])
     seen["by root"] = upgrade_as_root()
     worker, old = next(item for item in processes().items() if "worker" in item[0])

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.deploy.sandbox_probe import BUS, processes, systemctl, until
-from tests.support.admin import Admin
 from tests.support.processes import kill_at_once
 from tests.support.raw_client import RawClient
 from tests.support.users import effective_user
@@ -81,10 +80,6 @@ def front() -> int:
 
 def kill_front() -> None:
     os.kill(front(), signal.SIGKILL)
-
-
-def kill_fork_server() -> None:
-    os.kill(processes()["sbusd-forkserv"], signal.SIGKILL)
 
 
 def kill_all() -> None:
@@ -161,21 +156,6 @@ def stopped() -> dict[str, Any]:
     return {"told": [packet.decode() for packet in client.receive_until_closed()], "left": stored()}
 
 
-def changed_workers(clients: Clients) -> dict[str, Any]:
-    """The bus is restarted with another number of workers."""
-    file = Path("/etc/sbus/sbus.toml")
-    before = file.read_text()
-    file.write_text(before.replace("[bus]", "[bus]\nworkers = 3", 1))
-    restart()
-
-    def count() -> int:
-        with Admin(f"{BUS}.admin") as admin:
-            return len(admin.ask("workers")["workers"])
-
-    until(lambda: count() == 3)
-    return {"lost": clients.lost(), "workers": count()}
-
-
 def many() -> dict[str, Any]:
     """What as many clients lose, and for how long they are not served."""
     clients = Clients(MANY)
@@ -228,9 +208,8 @@ def main() -> None:
     file.write_text(file.read_text().replace("[bus]", '[bus]\nplacement = "spread"', 1))
     seen["early"] = early()
     clients = Clients(CLIENTS)
-    for end in (kill_front, kill_fork_server, kill_all, restart):
+    for end in (kill_front, restart):
         seen[end.__name__] = survived(end, clients)
-    seen["changed workers"] = changed_workers(clients)
     seen["after an upgrade"] = upgraded(clients)
     clients.close()
     wait_until_stored(0)
