@@ -1,10 +1,8 @@
-"""The command lines of the pipeline on a recording, and the page of the report."""
+"""The command lines of the pipeline on a recording."""
 
 import json
 import os
-import re
 from collections.abc import Iterator
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +15,12 @@ from sbus.pipeline.__main__ import main, pipeline
 from sbus.pipeline.store.row_batches import RecorderIdentity
 from sbus.pipeline.store.writer import RecordingWriter
 from tests.pipeline.jobs import oracles
+from tests.pipeline.report.test_facts import Page
 from tests.support.recordings import HOSTS, Tables, generate, write
 from tests.support.small_recording import SmallRecorder
 
 QUESTIONS = sorted(pipeline.commands.keys() - {"replay", "report"})
-MESSAGES = 20_000
+MESSAGES = 2_000
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +31,7 @@ def tables() -> Tables:
 @pytest.fixture(scope="module")
 def recording(tables: Tables, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recording")
-    write(folder, tables, batch_rows=3_000)
+    write(folder, tables, batch_rows=300)
     return folder
 
 
@@ -176,92 +175,7 @@ def test_an_error_is_one_line_with_its_reason(
     assert reason.format(**places) in line
 
 
-# -- the page --------------------------------------------------------------------------------------
-class Page(HTMLParser):
-    """The elements, scripts and text of a page."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[str] = []
-        self.scripts: list[str] = []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        if tag == "script":
-            self.scripts.append("")
-
-    def handle_data(self, data: str) -> None:
-        if self.lasttag == "script":
-            self.scripts[-1] += data
-        elif self.lasttag != "style":
-            self.texts.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.texts).split())
-
-
-def test_the_report_of_a_recording(
-    spark: SparkSession,
-    recording: Path,
-    tables: Tables,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    out = tmp_path / "report.html"
-    assert run(monkeypatch, "report", recording, "--out", out, "--title", "<i>Mine</i>") == 0
-    text = out.read_text(encoding="utf-8")
-    page = Page(text)
-    rows = oracles.rows(tables.messages)
-
-    assert {tag for tag, _ in page.elements}.isdisjoint(
-        {"i>mine", "b>www", "img", "link", "iframe"}
-    )
-    asked = {attrs.get(name) for _, attrs in page.elements for name in ("src", "href")} - {None}
-    assert all(place is not None and place.startswith("#") for place in asked)
-    sections = [attrs["id"] for tag, attrs in page.elements if tag == "section"]
-    assert sections == ["unusual", "glance", "flows", "slow", "lost"]
-    assert asked >= {f"#{name}" for name in sections}
-
-    keys = {row.key for row in oracles.said(rows)}
-    assert f"The busiest of {len(keys):,} keys" in page.text
-    hottest = oracles.hot_keys(rows, 1, 1)[0]
-    assert f"{hottest[0]} {hottest[1]:,}" in page.text
-    assert "web/<script>alert(1)<" in page.text, "shown as it is"
-
-    items = {item["target_id"]: item["doc"] for item in json.loads(page.scripts[0])}
-    places = [attrs["id"] for tag, attrs in page.elements if "plot" in (attrs.get("class") or "")]
-    assert sorted(items) == sorted(filter(None, places))
-    assert "<" not in page.scripts[0]
-    drawn = columns(items["plot-glance-0"])
-    rates = [sum(values) for name, values in drawn.items() if name.startswith("rate")]
-    assert sum(rates) * 5 == pytest.approx(len(oracles.said(rows)), rel=1e-3), "windows of 5 s"
-    assert sum(drawn["lost"]) == sum(row.lost or 0 for row in rows), "gaps are on the time line"
-    assert len(columns(items["plot-unusual-0"])["why"]) >= 1
-    assert page.text.index("What was unusual") < page.text.index("What happened")
-    # Quotes burst from 372 s to 384 s after 23:20, on both hosts; windows are of 5 s.
-    burst = r"23:26:10 23:26:25 15s market/quote on \S+ : [\d,]+ messages in 15 s; usually \d+"
-    assert len(re.findall(burst, page.text)) == len(HOSTS)
-    missed = re.findall(r" what (?:\S+ ){3}The recorder \S+ missed (\d+) messages", page.text)
-    assert int(missed[0]) >= max(row.lost or 0 for row in rows), "losses that follow each other"
-    assert re.search(r"market/quote [\d,]+ tickerd \(uid 1001, alder \) \S+ tickerd", page.text)
-    assert out.stat().st_size < 1_000_000
-
-
-def columns(document: dict[str, Any]) -> dict[str, list[Any]]:
-    """The data of a plot, of all its sources."""
-    (figure,) = document["roots"]
-    found: dict[str, list[Any]] = {}
-    for renderer in figure["attributes"]["renderers"]:
-        # A source that several have is written once.
-        source = renderer["attributes"]["data_source"].get("attributes")
-        found |= dict(source["data"]["entries"]) if source else {}
-    return found
-
-
+# -- the report ------------------------------------------------------------------------------------
 def test_the_report_says_what_has_changed_since_an_earlier_recording(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -280,8 +194,9 @@ def test_the_report_says_what_has_changed_since_an_earlier_recording(
         "--out",
         out,
     ]
-    assert run(monkeypatch, *words) == 0
+    assert run(monkeypatch, *words, "--title", "Since then") == 0
     text = Page(out.read_text(encoding="utf-8")).text
+    assert "Since then" in text
     # Rows are a millisecond apart: 201 in 0.2 s, then 302 in 0.302 s.
     assert "New keys: 1, keys that are gone: 1." in text
     assert "messages a second 1005 1000 bytes" in text
