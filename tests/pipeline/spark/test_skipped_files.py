@@ -65,15 +65,6 @@ def copy_of(month: Path, touched: set[str], directory: Path) -> str:
     return str(copied)
 
 
-def test_read_names_few_files(
-    spark: SparkSession, month: Path, tmp_path: Path, hour: tuple[datetime, datetime]
-) -> None:
-    since, until = hour
-    named = read(spark, str(month), since=since, until=until).inputFiles()
-    left = copy_of(month, {path.removeprefix("file://") for path in named}, tmp_path)
-    assert read(spark, left, since=since, until=until).select("value").distinct().count() == 60
-
-
 def test_of_a_table_at_a_uri_few_files_are_read(
     spark: SparkSession, month: Path, tmp_path: Path, hour: tuple[datetime, datetime]
 ) -> None:
