@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.spark_program import INTERPRETED, JAVA_FOR_TESTS
+from tests.support.spark_program import INTERPRETED, java_for_tests
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,11 +20,13 @@ def spark() -> "Iterator[SparkSession]":
 
     conf = {
         "spark.sql.shuffle.partitions": "2",
+        "spark.sql.files.minPartitionNum": "2",
         "spark.sql.adaptive.enabled": "false",
         **INTERPRETED,
     }
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv(*JAVA_FOR_TESTS)
+        for name, value in java_for_tests().items():
+            patched.setenv(name, value)
         session = spark_session(master="local[2]", conf=conf)
     java = session.sparkContext._gateway
     assert java is not None

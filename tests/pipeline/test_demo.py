@@ -7,13 +7,16 @@ from pathlib import Path
 
 from sbus.pipeline.store.reader import Recording, read
 from tests.support.bus import sbusd_environment
+from tests.support.spark_program import JAVA_OPTIONS
 
 DEMO = (sys.executable, "-m", "sbus.demo", "--workers", "2", "--seconds", "1")
 SECONDS_MAX = 600.0
 
 
 def test_the_demo_makes_a_report_of_itself(tmp_path: Path) -> None:
-    environment = {**sbusd_environment(), "TMPDIR": str(tmp_path)}
+    # Java tells of options that it finds in a variable of its own.
+    for_java = {"SPARK_SUBMIT_OPTS": JAVA_OPTIONS}
+    environment = {**sbusd_environment(), **for_java, "TMPDIR": str(tmp_path)}
     done = subprocess.run(
         DEMO, env=environment, capture_output=True, timeout=SECONDS_MAX, check=False, text=True
     )

@@ -19,7 +19,7 @@ import pyspark
 from sbus.pipeline.java import java_home
 from tests.support.bus import PROJECT
 from tests.support.object_storage import wait_for_line
-from tests.support.spark_program import JAVA_FOR_TESTS
+from tests.support.spark_program import JAVA_OPTIONS
 
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin/spark-class"
 NAMESPACES = ("unshare", "--mount", "--pid", "--mount-proc", "--fork", "--kill-child")
@@ -43,7 +43,7 @@ class Cluster:
         self._environment = {
             **without_java,
             **environment,
-            JAVA_FOR_TESTS[0]: JAVA_FOR_TESTS[1],
+            "JDK_JAVA_OPTIONS": JAVA_OPTIONS,
             "PATH": str(installed_programs(directory.with_name("bin"))),
             "PYTHONPATH": f"{installed_format(directory.with_name('site'))}:{PROJECT}",
             "PYSPARK_PYTHON": sys.executable,
