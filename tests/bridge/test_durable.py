@@ -62,9 +62,9 @@ def test_the_death_of_an_importing_bridge_costs_at_most_one_message_twice(tmp_pa
         numbers: list[int] = []
         last = 0
         for round_ in range(2):
-            scene.publish(last + 1, last + 2_000)
-            last += 2_000
-            stop_at = last - random.Random(round_).randrange(1_990)
+            scene.publish(last + 1, last + 1_000)
+            last += 1_000
+            stop_at = last - random.Random(round_).randrange(990)
             while not numbers or numbers[-1] < stop_at:
                 numbers += read(bus)
             scene.kill("b")
