@@ -161,24 +161,6 @@ def test_every_message_arrives_in_order_or_is_told_to_be_lost(manager: StoringMa
             assert 0 <= flow.received + flow.told - flow.sent <= COUNTED_TWICE_MAX * len(ways)
 
 
-@needs_root
-def test_the_kernel_says_who_a_client_is() -> None:
-    with ExitStack() as stack:
-        directory = stack.enter_context(directory_for_everybody())
-        manager = stack.enter_context(storing_manager(directory))
-        with manager.bus("--others") as bus:
-            with effective_user(STRANGER):
-                client = stack.enter_context(bus.connect())
-            own = client.whoami()
-            manager.wait_until_stored(1)
-            end_bus(bus, kill_all)
-        bus = stack.enter_context(manager.bus("--others"))
-        assert client.whoami() == own
-        with administer(bus) as admin:
-            (listed,) = admin.ask("clients")["clients"]
-        assert listed["uid"] == STRANGER
-
-
 def test_another_number_of_workers_serves_them(manager: StoringManager) -> None:
     """First as many as before, and then the new program takes over from itself."""
     with ExitStack() as stack:
@@ -219,22 +201,16 @@ def kill_serving(bus: Bus) -> None:
     assert wait_until_gone(pid, END_SECONDS_MAX)
 
 
-@pytest.mark.parametrize("is_connected", [True, False])
-def test_no_connection_gets_a_number_from_before_an_upgrade(
-    manager: StoringManager, is_connected: bool
-) -> None:
-    """Whether or not the last one is still connected when another program takes over. The store has
-    the memory of the new bus."""
+def test_no_connection_gets_a_number_from_before_an_upgrade(manager: StoringManager) -> None:
+    """The last one has left when another program takes over. The store has the memory of the new
+    bus."""
     with ExitStack() as stack:
         with manager.bus() as bus:
-            clients = stack.enter_context(several_clients(bus, 3))
-            if not is_connected:
-                clients.pop().close()
+            *clients, last = stack.enter_context(several_clients(bus, 3))
+            last.close()
             with administer(bus) as admin:
-                wait_until(
-                    lambda: len(admin.ask("clients")["clients"]) == len(clients), "it has left"
-                )
-            manager.wait_until_stored(len(clients))
+                wait_until(lambda: len(admin.ask("clients")["clients"]) == 2, "it has left")
+            manager.wait_until_stored(2)
             upgrade_stored(bus, manager)
             clients[0].sub(b"k")
             clients[0].sync()
@@ -244,12 +220,13 @@ def test_no_connection_gets_a_number_from_before_an_upgrade(
             new.pub(b"k", b"")
             assert clients[0].receive() == b"MSG k\0"
             numbers = [listed["client"] for listed in admin.ask("clients")["clients"]]
-        assert numbers == [*range(1, len(clients) + 1), 4]
+        assert numbers == [1, 2, 4]
 
 
 # -- what is not kept ------------------------------------------------------------------------------
 @needs_root
-def test_a_user_leaves_as_many_places_as_it_has() -> None:
+def test_users_keep_their_ids_and_leave_each_other_places() -> None:
+    """A place that becomes free is for the next of its user."""
     with ExitStack() as stack:
         directory = stack.enter_context(directory_for_everybody())
         manager = stack.enter_context(storing_manager(directory, stored_max=6))
@@ -258,17 +235,26 @@ def test_a_user_leaves_as_many_places_as_it_has() -> None:
             manager.wait_until_stored(2)
             with effective_user(STRANGER):
                 other = stack.enter_context(bus.connect())
+            identity = other.whoami()
             manager.wait_until_stored(3)
             with administer(bus) as admin:
                 assert admin.ask("stats")["stored_clients"] == 3
+            own[0].close()
+            while "@3" not in manager.stored:
+                assert manager.next(), "the next client is not stored"
             end_bus(bus, kill_all)
-        assert [client.receive() for client in own[2:]] == [b"", b""]
-        stack.enter_context(manager.bus("--others"))
-        for client in (*own[:2], other):
+        assert own[3].receive() == b""
+        bus = stack.enter_context(manager.bus("--others"))
+        assert other.whoami() == identity
+        for client in own[1:3]:
             assert client.whoami()
+        with administer(bus) as admin:
+            listed = [(one["client"], one["uid"]) for one in admin.ask("clients")["clients"]]
+        assert listed == [(2, os.geteuid()), (3, os.geteuid()), (5, STRANGER)]
 
 
 def test_a_client_whose_connection_was_not_kept_is_lost_alone(manager: StoringManager) -> None:
+    """Also a new client, which is not kept."""
     with ExitStack() as stack:
         with manager.bus() as bus:
             clients = stack.enter_context(several_clients(bus, 4))
@@ -276,7 +262,9 @@ def test_a_client_whose_connection_was_not_kept_is_lost_alone(manager: StoringMa
                 client.sub(b"k")
                 client.sync()
             manager.wait_until_stored(4)
+            (new,) = stack.enter_context(several_clients(bus, 1))
             end_bus(bus, kill_all)
+        assert new.receive() == b""
         (lost,) = manager.stored.pop("@2")
         os.close(lost)
         clients[2].close()
@@ -284,35 +272,9 @@ def test_a_client_whose_connection_was_not_kept_is_lost_alone(manager: StoringMa
         assert clients[1].receive() == b""
         clients[0].pub(b"k", b"")
         assert clients[0].receive() == clients[3].receive() == b"MSG k\0"
-        assert "clients: 2, connections that ended meanwhile: 2" in bus.stderr_text()
+        assert "clients: 2, connections that ended meanwhile: 3" in bus.stderr_text()
         with administer(bus) as admin:
             assert own_user(admin)["subscriptions"] == 2
-
-
-def test_a_new_client_is_not_kept(manager: StoringManager) -> None:
-    with ExitStack() as stack:
-        with manager.bus() as bus:
-            (settled,) = stack.enter_context(several_clients(bus, 1))
-            manager.wait_until_stored(1)
-            (new,) = stack.enter_context(several_clients(bus, 1))
-            end_bus(bus, kill_all)
-        assert new.receive() == b""
-        stack.enter_context(manager.bus())
-        assert settled.whoami()
-
-
-def test_a_store_that_is_full_keeps_the_first(tmp_path: Path) -> None:
-    with storing_manager(tmp_path, stored_max=5) as manager, ExitStack() as stack:
-        with manager.bus() as bus:
-            clients = stack.enter_context(several_clients(bus, 3))
-            manager.wait_until_stored(2)
-            clients[0].close()
-            while "@3" not in manager.stored:
-                assert manager.next(), "the last client is not stored"
-            end_bus(bus, kill_all)
-        stack.enter_context(manager.bus())
-        for client in clients[1:]:
-            assert client.whoami()
 
 
 def terminate(bus: Bus) -> None:
@@ -325,10 +287,15 @@ def test_a_stop_tells_clients_and_keeps_nothing(
 ) -> None:
     with ExitStack() as stack:
         with manager.bus() as bus:
-            (client,) = stack.enter_context(several_clients(bus, 1))
+            kicked, client = stack.enter_context(several_clients(bus, 2))
             client.control(b"!/notices/on")
             client.sync()
-            manager.wait_until_stored(1)
+            manager.wait_until_stored(2)
+            with administer(bus) as admin:
+                admin.ask("kick", client=1)
+            assert kicked.receive_until_closed() == []
+            manager.drop_ended()
+            assert "@1" not in manager.stored
             end_bus(bus, kill_all if while_it_starts else terminate)
         if while_it_starts:
             assert manager.run_to_end(command=STOPPED_EARLY) == 0
@@ -349,55 +316,51 @@ def test_a_bus_that_ends_with_its_last_client_does_so_when_that_left_meanwhile(
     assert manager.run_to_end("-c") == 0
 
 
-def test_a_client_that_is_disconnected_is_not_kept(manager: StoringManager) -> None:
-    with manager.bus() as bus, several_clients(bus, 2) as clients:
-        manager.wait_until_stored(2)
-        with administer(bus) as admin:
-            admin.ask("kick", client=1)
-        assert clients[0].receive_until_closed() == []
-        manager.drop_ended()
-        assert "@1" not in manager.stored
-
-
 # -- what cannot be gone on with -------------------------------------------------------------------
-def begins_anew(manager: StoringManager, spoil: Callable[[int], None], *options: str) -> str:
-    """Spoil the stored memory of a bus; what the next one says, which has these options and
-    disconnects the client."""
-    with ExitStack() as stack:
-        with manager.bus() as bus:
-            (client,) = stack.enter_context(several_clients(bus, 1))
-            manager.wait_until_stored(1)
-            end_bus(bus, kill_all)
-        (memory,) = (fds[0] for name, fds in manager.stored.items() if name.startswith("@m"))
-        spoil(memory)
-        bus = stack.enter_context(manager.bus(*options))
-        assert client.receive() == b""
-        if not options:
-            with bus.connect() as new:
-                assert new.whoami()
-        return bus.stderr_text()
-
-
 def write_layout(memory: int, version: int) -> None:
     (word,) = memoryview(os.pread(memory, LAYOUT_WORD_BYTES, LAYOUT_WORD_BYTES)).cast("Q")
     spoilt = (word - LAYOUT_VERSION + version).to_bytes(LAYOUT_WORD_BYTES, "little")
     os.pwrite(memory, spoilt, LAYOUT_WORD_BYTES)
 
 
-def test_a_memory_of_another_layout_is_not_used(manager: StoringManager) -> None:
-    text = begins_anew(manager, lambda memory: write_layout(memory, LAYOUT_VERSION + 1))
-    assert f"its memory has layout {LAYOUT_VERSION + 1}" in text
+def stored_memory(manager: StoringManager) -> int:
+    (memory,) = (fds[0] for name, fds in manager.stored.items() if name.startswith("@m"))
+    return memory
 
 
-def test_a_memory_of_another_dialect_is_not_used(manager: StoringManager) -> None:
-    """Its patterns would mean something else."""
-    text = begins_anew(manager, lambda memory: None, "--dialect", "dot")
-    assert "the configuration has another dialect now" in text
+def lose_memory(manager: StoringManager) -> None:
+    for name in [name for name in manager.stored if name.startswith("@m")]:
+        os.close(manager.stored.pop(name)[0])
 
 
-def test_a_memory_that_was_cut_off_is_not_used(manager: StoringManager) -> None:
-    text = begins_anew(manager, lambda memory: os.ftruncate(memory, 4096))
-    assert "the bus begins anew" in text
+OTHER_LAYOUT = LAYOUT_VERSION + 1
+UNUSABLE: list[tuple[Callable[[StoringManager], None], tuple[str, ...], str]] = [
+    (lambda it: os.ftruncate(stored_memory(it), 4096), (), "the bus begins anew"),
+    (lose_memory, (), ""),
+    (
+        lambda it: write_layout(stored_memory(it), OTHER_LAYOUT),
+        (),
+        f"its memory has layout {OTHER_LAYOUT}",
+    ),
+    # Its patterns would mean something else.
+    (lambda _: None, ("--dialect", "dot"), "the configuration has another dialect now"),
+]
+"""What becomes of a memory, the options of the next bus, and what that says."""
+
+
+def test_a_memory_that_cannot_be_gone_on_with_is_not_used(manager: StoringManager) -> None:
+    """Connections are ended, and the next bus serves others."""
+    with ExitStack() as stack:
+        bus = stack.enter_context(manager.bus())
+        for spoil, options, said in UNUSABLE:
+            (client,) = stack.enter_context(several_clients(bus, 1))
+            manager.wait_until_stored(1)
+            end_bus(bus, kill_all)
+            spoil(manager)
+            bus = stack.enter_context(manager.bus(*options))
+            assert client.receive() == b""
+            assert said in bus.stderr_text()
+            manager.drop_ended()
 
 
 def test_a_memory_with_which_buses_keep_failing_is_used_no_more(manager: StoringManager) -> None:
@@ -413,15 +376,3 @@ def test_a_memory_with_which_buses_keep_failing_is_used_no_more(manager: Storing
         bus = stack.enter_context(manager.bus())
         assert client.receive() == b""
         assert "3 buses have failed with it" in bus.stderr_text()
-
-
-def test_connections_without_a_memory_are_ended(manager: StoringManager) -> None:
-    with ExitStack() as stack:
-        with manager.bus() as bus:
-            (client,) = stack.enter_context(several_clients(bus, 1))
-            manager.wait_until_stored(1)
-            end_bus(bus, kill_all)
-        for name in [name for name in manager.stored if name.startswith("@m")]:
-            os.close(manager.stored.pop(name)[0])
-        stack.enter_context(manager.bus())
-        assert client.receive() == b""
