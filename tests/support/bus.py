@@ -13,8 +13,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from sbus.bench.proc import process_tree
@@ -61,9 +61,6 @@ def sbusd_with_few_descriptors(count: int) -> tuple[str, ...]:
 
 
 Process = subprocess.Popen[bytes] | ForkedSbusd
-
-meanwhile_on: Callable[["Bus"], AbstractContextManager[object]] = nullcontext
-"""What happens on every bus of `running_bus` during its block."""
 
 
 class Bus:
@@ -115,8 +112,7 @@ def running_bus(
     serving = ("--workers", str(workers), "--placement", placement)
     arguments = ("-f", "-a", address, *serving, *options)
     with bus_of(directory, *arguments, address=address, command=command) as bus:
-        with meanwhile_on(bus):
-            yield bus
+        yield bus
         was_running = bus.process.poll() is None
     left = [path for path in (address, f"{address}.admin") if os.path.lexists(path)]
     assert not (was_running and left), f"the bus left {left} behind"
