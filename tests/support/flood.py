@@ -139,26 +139,3 @@ def is_answered(client: RawClient, witnesses: Sequence[RawClient]) -> bool:
 def await_answer(publisher: RawClient) -> None:
     """The client's query is answered."""
     assert publisher.receive().startswith(WHOAMI_REPLY)
-
-
-# -- what a backlog may send -----------------------------------------------------------------------
-def may_be_sent(order: str, given: Sequence[bytes], received: Sequence[bytes]) -> bool:
-    """Whether a backlog may send `received`, all of what it was given in this sequence, each at any
-    time."""
-    left = list(given)
-    waiting: list[bytes] = []
-    for packet in received:
-        while packet not in waiting:
-            if not left:
-                return False
-            waiting.append(left.pop(0))
-        if order == "queue":
-            first = waiting[0] == packet
-        elif order == "stack":
-            first = waiting[-1] == packet
-        else:
-            first = len(packet) == max(map(len, waiting))
-        if not first:
-            return False
-        waiting.remove(packet)
-    return not left and not waiting
