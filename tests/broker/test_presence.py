@@ -1,40 +1,16 @@
-"""Clients take names at the same time, under rules, and faster than they may.
+"""Clients take names under rules, and faster than they may.
 
 What they are told: `tests/protocol/09-presence.t`.
 """
 
 import time
-from functools import partial
 from pathlib import Path
 
-import pytest
-
-from tests.support.bus import Bus, running_bus
+from tests.support.bus import running_bus
 from tests.support.presence import join, leave, members
 from tests.support.processes import clients_on_each, several_clients
-from tests.support.raw_client import RawClient
-from tests.support.threads import run_together
 
 EVERYBODY = b"!/presence/*/*"
-
-
-@pytest.fixture
-def bus(shared_bus: Bus) -> Bus:
-    return shared_bus
-
-
-def test_one_of_two_that_take_a_name_at_once_gets_it(bus: Bus) -> None:
-    with clients_on_each(bus, 2) as ((one,), (another,)):
-        outcomes: list[str] = []
-
-        def take(client: RawClient) -> None:
-            outcomes.append(join(client, b"coveted"))
-
-        for _ in range(100):
-            outcomes.clear()
-            run_together(*(partial(take, client) for client in (one, another)))
-            assert sorted(outcomes) == ["", "name-taken"]
-            assert {leave(one), leave(another)} == {b"coveted", b""}
 
 
 def test_rules_say_who_sees_whom_and_what_a_will_may_say(tmp_path: Path) -> None:
