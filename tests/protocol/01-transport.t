@@ -87,10 +87,19 @@ B< MSG k\01
 B< MSG k\02
 B< MSG k\03
 
-== the largest packet passes whole
-B> SUB k
-A> MSG k\0{x*409594}
-B< MSG k\0{x*409594}
+== a packet of any size passes whole, to the largest
+with payload={x*58}
+with payload={0123456789a*372}
+with payload={0123456789a*2979}
+with payload={0123456789a*5957}
+with payload={0123456789a*11915}
+with payload={0123456789a*19363}
+with payload={0123456789a*23831}
+with payload={x*409593}
+with payload={x*409594}
+AB> SUB k
+A> MSG k\0{payload}
+AB< MSG k\0{payload}
 
 == what a client sent before it closed its socket is processed, also if it has not read everything
 with pattern=k
