@@ -22,8 +22,6 @@ HARD = (b"blocking/soft/queue", b"blocking/hard/block")
 SIZE = 100
 BACKLOG_MESSAGES = 20
 OPTIONS = limit_options(backlog_messages_max=BACKLOG_MESSAGES, user_held_seconds_max=60)
-SPREAD = [(1, 0), (2, 0), (2, 1)]
-"""How many workers there are, and which one is the publisher's; the slow client's is 0."""
 _CLIENTS_EACH = 6
 
 
