@@ -1,14 +1,11 @@
 """A client that is moved to another worker notices nothing, and neither does anybody else."""
 
-import itertools
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,7 +22,7 @@ from tests.support.processes import (
 )
 from tests.support.quotas import share
 from tests.support.raw_client import RawClient
-from tests.support.threads import Task, meanwhile, wait_until
+from tests.support.threads import Task, wait_until
 from tests.support.traffic import Stream, flowing
 
 
@@ -33,13 +30,6 @@ from tests.support.traffic import Stream, flowing
 def admin(bus: Bus) -> Iterator[Admin]:
     with administer(bus) as connection:
         yield connection
-
-
-def client_of(admin: Admin, number: int) -> dict[str, Any]:
-    """What the bus says of a client."""
-    (found,) = [one for one in admin.ask("clients")["clients"] if one["client"] == number]
-    assert isinstance(found, dict)
-    return found
 
 
 def move_when_at_rest(admin: Admin, client: int, worker: int) -> None:
@@ -89,23 +79,6 @@ def test_a_move_takes_no_more_of_a_quota(tmp_path: Path) -> None:
         wait_until(lambda: own_user(admin)["subscriptions"] == 0, "nothing is counted")
 
 
-def test_lists_have_all_clients_while_they_move(tmp_path: Path) -> None:
-    with (
-        running_bus(tmp_path, workers=3) as bus,
-        several_clients(bus, 6) as clients,
-        administer(bus) as admin,
-    ):
-        for client in clients:
-            client.sub(b"k")
-            client.whoami()
-        with clients_moving(bus) as outcomes:
-            while outcomes[""] < 100:
-                listed = admin.ask("clients")["clients"]
-                assert [one["client"] for one in listed] == [1, 2, 3, 4, 5, 6]
-        user = own_user(admin)
-        assert user["subscriptions"] == 6
-
-
 def test_clients_leave_while_they_move(tmp_path: Path) -> None:
     """Nothing is left of them: no descriptor, and no use of a quota."""
     with running_bus(tmp_path, workers=3) as bus, administer(bus) as admin:
@@ -121,17 +94,6 @@ def test_clients_leave_while_they_move(tmp_path: Path) -> None:
         )
         user = own_user(admin)
         assert (user["connections"], user["subscriptions"]) == (0, 0)
-
-
-def test_kicked_clients_are_told_wherever_they_are(bus: Bus, admin: Admin) -> None:
-    with clients_moving(bus) as outcomes:
-        while outcomes[""] < 100:
-            with bus.connect() as client:
-                client.control(b"!/notices/on")
-                client.whoami()
-                number = max(one["client"] for one in admin.ask("clients")["clients"])
-                admin.ask("kick", client=number, text="why")
-                assert client.receive_until_closed() == [b"CMSG !/error\0kicked why"]
 
 
 def test_workers_die_while_clients_move(tmp_path: Path) -> None:
@@ -181,32 +143,3 @@ def check_deliveries(bus: Bus, clients: list[RawClient], connected: list[bool]) 
     for client, is_connected in zip(clients, connected, strict=True):
         if is_connected:
             assert client.sync() == [b"MSG other\0after"]
-
-
-def test_a_client_that_waits_for_its_rate_is_moved(tmp_path: Path) -> None:
-    """It publishes more than it may all the time, and nothing is lost or out of order."""
-    with (
-        running_bus(tmp_path, "--limit", "user_messages_per_second_max=2000") as bus,
-        administer(bus) as admin,
-        clients_on_each(bus, 2) as ((limited,), (reader,)),
-    ):
-        reader.sub(b"k")
-        reader.whoami()
-
-        def publish(stop: threading.Event) -> None:
-            for number in itertools.count():
-                if stop.is_set():
-                    break
-                limited.pub(b"k", b"%d" % number)
-            limited.pub(b"k", b"end")
-
-        def receive(_stop: threading.Event) -> None:
-            for number in itertools.count():
-                packet = reader.receive()
-                if packet == b"MSG k\0end":
-                    break
-                assert packet == b"MSG k\0%d" % number
-
-        with meanwhile(publish, receive):
-            wait_until(lambda: client_of(admin, 1)["activity"]["waits_for"] == "rate", "it waits")
-            assert [move(admin, 1, worker) for worker in (1, 0, 1, 0)] == [""] * 4
