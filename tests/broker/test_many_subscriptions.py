@@ -4,7 +4,6 @@ Small tables make that happen all the time.
 """
 
 import itertools
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -37,7 +36,7 @@ def subscribe_and_unsubscribe(client: RawClient, own: int, rounds: int) -> None:
 
 def test_routes_stay_correct_while_hundreds_of_subscriptions_change(tmp_path: Path) -> None:
     """Several times what the table holds; some clients keep theirs, and messages flow."""
-    workers, each, held_by_each, rounds = 3, 3, 15, 800
+    workers, each, held_by_each, rounds = 3, 3, 15, 300
     with (
         running_bus(tmp_path, *SMALL_TABLE, workers=workers) as bus,
         clients_on_each(bus, workers, each) as places,
@@ -118,36 +117,3 @@ def test_a_full_table_refuses_until_there_is_room_again(tmp_path: Path) -> None:
         again = fill(other, b"second")
         assert len(again) > 100
         assert_heard(other, greedy, again)
-
-
-def test_the_room_of_clients_that_left_is_used_again(tmp_path: Path) -> None:
-    with (
-        running_bus(tmp_path, *SMALL_TABLE) as bus,
-        clients_on_each(bus, 2) as ((same,), (other,)),
-    ):
-        for client in (same, other):
-            client.control(b"!/notices/on")
-        for _ in range(2):
-            with ExitStack() as stack:
-                greedy = [stack.enter_context(bus.connect()) for _ in range(2)]
-                for client in greedy:
-                    client.control(b"!/notices/on")
-                    client.sync()
-                held = [fill(client, b"%d" % at) for at, client in enumerate(greedy)]
-                assert len(held[0]) > 300
-                for client, patterns in zip(greedy, held, strict=True):
-                    assert_heard(client, same, patterns[:50])
-            for client, publisher in ((same, other), (other, same)):
-                subscribe_when_there_is_room(client, b"room")
-                assert_heard(client, publisher, [b"room"])
-                client.unsub(b"room")
-                assert client.sync() == []
-
-
-def subscribe_when_there_is_room(client: RawClient, pattern: bytes) -> None:
-    """Clients that just left may still be in the table."""
-    for _ in range(1_000):
-        client.sub(pattern)
-        if not client.sync():
-            return
-    raise AssertionError("there never was room again")
