@@ -2,12 +2,9 @@
 
 import os
 import signal
-from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-
-import pytest
 
 from tests.support.admin import Admin, administer, own_user
 from tests.support.bus import Bus, running_bus
@@ -24,12 +21,6 @@ from tests.support.quotas import share
 from tests.support.raw_client import RawClient
 from tests.support.threads import Task, wait_until
 from tests.support.traffic import Stream, flowing
-
-
-@pytest.fixture
-def admin(bus: Bus) -> Iterator[Admin]:
-    with administer(bus) as connection:
-        yield connection
 
 
 def move_when_at_rest(admin: Admin, client: int, worker: int) -> None:

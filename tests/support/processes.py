@@ -103,18 +103,6 @@ def wait_for_descriptors(bus: Bus, expected: dict[int, int]) -> None:
         raise AssertionError(f"{descriptors(bus)} descriptors, not {expected}") from error
 
 
-def connect_and_locate(bus: Bus) -> tuple[RawClient, int]:
-    """A new client and the number of its worker. No other client may come or go meanwhile."""
-    pids = worker_pids(bus)
-    before = {number: open_descriptors(pid) for number, pid in pids.items()}
-    client = bus.connect()
-    client.whoami()
-    after = {number: open_descriptors(pid) for number, pid in pids.items()}
-    more = [number for number in pids if after[number] > before[number]]
-    assert len(more) == 1, f"workers {more} have more descriptors than before"
-    return client, more[0]
-
-
 def wait_until_stopped(pid: int) -> None:
     wait_until(lambda: b") T " in Path(f"/proc/{pid}/stat").read_bytes(), "it has stopped")
 
