@@ -29,6 +29,16 @@ def test_a_good_file_is_summarised_in_one_line_and_nothing_starts(tmp_path: Path
     assert [path.name for path in tmp_path.iterdir()] == ["good"]
 
 
+def test_a_mistake_in_a_file_is_one_line_and_a_status(tmp_path: Path) -> None:
+    """The same from `--check-config` and at start; `tests/unit/cli/sbusd/test_plan.py` has all."""
+    (tmp_path / "bad").write_text("[bus]\nnonsense = 1\n")
+    for options in (["--check-config", "bad"], ["-fa", "no/bus", "--config", "bad"]):
+        done = run_sbusd(tmp_path, *options)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith("sbusd: bad: bus.nonsense: there is no such field")
+        assert done.stderr.count("\n") == 1
+
+
 ALL = r"""
     [bus]
     address = "run/bus"

@@ -46,11 +46,6 @@ class Bad(NamedTuple):
     data: bytes
     place: str
 
-    @property
-    def name(self) -> str:
-        """For people who read test reports."""
-        return self.data[:60].decode(errors="backslashreplace").replace("\n", " ")
-
 
 def toml(value: Any) -> str:
     """A value as TOML, which JSON is here but for tables and infinity."""
