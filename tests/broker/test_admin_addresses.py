@@ -45,13 +45,6 @@ def test_an_option_moves_it(tmp_path: Path) -> None:
     assert not os.path.lexists(address)
 
 
-def test_an_option_turns_it_off(tmp_path: Path) -> None:
-    with running_bus(tmp_path, "--admin-address", "none") as bus:
-        assert sorted(os.listdir(tmp_path)) == ["bus.socket", "bus.stderr"]
-        with bus.connect() as client:
-            client.whoami()
-
-
 @needs_root
 def test_only_members_of_its_group_may_use_it() -> None:
     other = STRANGER - 1
@@ -70,27 +63,6 @@ def test_only_members_of_its_group_may_use_it() -> None:
             assert as_user(works, uid=other, gid=STRANGER)
             assert as_user(works, uid=other, gid=other, groups=[STRANGER])
             assert not as_user(works, uid=other, gid=other)
-
-
-def test_an_existing_socket_is_replaced_only_on_request(tmp_path: Path) -> None:
-    path = tmp_path / "bus"
-    admin = tmp_path / "bus.admin"
-    admin.write_text("precious")
-    advice = "remove it, or name another address"
-    assert failure("-a", str(path)) == f"sbusd: {admin} exists and is not a socket: {advice}\n"
-    assert "it is not a socket" in failure("-ra", str(path))
-    assert admin.read_text() == "precious"
-    assert os.listdir(tmp_path) == ["bus.admin"]
-    admin.unlink()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left_over:
-        left_over.bind(str(admin))
-    text = failure("-a", str(path))
-    assert text == f"sbusd: {admin} exists, but no process listens there: use -r to replace it\n"
-    arguments = ("-rfa", str(path), "--workers=1")
-    with bus_of(tmp_path, *arguments, address=str(path)) as bus:
-        assert is_administered_at(str(admin))
-        stop(bus)
-    assert not os.path.lexists(admin)
 
 
 def test_a_passed_bus_without_a_writable_directory_has_none(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from tests.support.bus import (
     await_file,
     has_released_output,
     sbusd_environment,
-    wait_until_gone,
 )
 from tests.support.daemon import daemon_in, end, exchange, launch
 
@@ -67,25 +66,7 @@ def test_passed_socket_is_served_in_the_background(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["passed"]
 
 
-def test_exit_when_empty_removes_socket_and_pidfile(tmp_path: Path) -> None:
-    launch(tmp_path, "-c")
-    with daemon_in(tmp_path) as pid:
-        exchange(tmp_path / "bus")
-        assert wait_until_gone(pid, STOP_SECONDS_MAX)
-    assert os.listdir(tmp_path) == []
-
-
 # -- standard error --------------------------------------------------------------------------------
-
-
-def test_standard_error_is_kept_when_it_is_no_terminal(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    with log.open("wb") as stderr:
-        launch(tmp_path, stderr=stderr.fileno())
-    with daemon_in(tmp_path) as pid:
-        assert os.readlink(f"/proc/{pid}/fd/2") == str(log)
-        end(pid)
-    assert log.read_text() == ""
 
 
 def test_terminal_is_released(tmp_path: Path) -> None:
