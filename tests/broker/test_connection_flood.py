@@ -1,7 +1,6 @@
 """More connections than descriptors, and many short ones: connected clients are not disturbed."""
 
 import os
-import resource
 import signal
 import time
 from contextlib import ExitStack
@@ -10,15 +9,11 @@ from pathlib import Path
 
 from tests.support.bus import Bus, running_bus, sbusd_with_few_descriptors
 from tests.support.processes import (
-    clients_on_each,
-    descriptors_at_rest,
     is_replaced,
-    several_clients,
-    wait_for_descriptors,
     worker_pids,
 )
 from tests.support.raw_client import RawClient
-from tests.support.threads import Task, wait_until
+from tests.support.threads import wait_until
 
 TOO_MANY = "too-many-connections"
 
@@ -88,43 +83,3 @@ def test_a_worker_can_be_replaced_while_descriptors_are_short(tmp_path: Path) ->
             connect_until_full(bus, stack)
         for client in served[1::2]:
             client.whoami()
-
-
-def test_two_thousand_short_connections_leave_nothing(tmp_path: Path) -> None:
-    """They may come faster than they are found to have gone."""
-    options = ("--limit", "user_connections_max=4000")
-    with running_bus(tmp_path, *options) as bus, clients_on_each(bus, 2) as ((same,), (other,)):
-        before = descriptors_at_rest(bus)
-        for number in range(2_000):
-            with bus.connect() as client:
-                if number % 2:
-                    client.sub(b"k")
-                if number % 3:
-                    client.pub(b"k", b"")
-        wait_for_descriptors(bus, before)
-        same.whoami()
-        other.whoami()
-        assert bus.stderr_text() == ""
-
-
-def test_many_connections_at_the_same_time(tmp_path: Path) -> None:
-    """Five hundred clients at once, connecting from several sides."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    each = min(125, (soft - 100) // 4)
-    with running_bus(tmp_path) as bus, clients_on_each(bus, 2) as ((same,), (other,)):
-        before = descriptors_at_rest(bus)
-
-        def visit() -> None:
-            with several_clients(bus, each) as clients:
-                for client in clients:
-                    client.sub(b"k")
-                    client.pub(b"k", b"%d" % id(client))
-                    own = b"MSG k\0%d" % id(client)
-                    while client.receive() != own:
-                        pass
-
-        for task in [Task(visit) for _ in range(4)]:
-            task.join()
-        wait_for_descriptors(bus, before)
-        same.whoami()
-        other.whoami()
