@@ -5,9 +5,6 @@ two connections have different workers, and nothing but the bus itself connects 
 "Promises", 1).
 """
 
-import itertools
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -18,22 +15,6 @@ from tests.support.order import assert_one_order
 from tests.support.processes import clients_on_each
 from tests.support.raw_client import RawClient
 from tests.support.threads import run_together
-
-WORKERS = 3
-ROUNDS = 120
-QUESTION = b"MSG question/%d\0"
-ANSWER = b"MSG answer/%d\0"
-
-
-@contextmanager
-def listening(client: RawClient, *patterns: bytes) -> Iterator[None]:
-    for pattern in patterns:
-        client.sub(pattern)
-    client.whoami()
-    yield
-    for pattern in patterns:
-        client.unsub(pattern)
-    client.whoami()
 
 
 def early_answers(seen: list[bytes]) -> list[bytes]:
@@ -46,25 +27,6 @@ def early_answers(seen: list[bytes]) -> list[bytes]:
         elif message.replace(b"answer", b"question") not in asked:
             early.append(message)
     return early
-
-
-def test_the_only_watcher_sees_questions_first(tmp_path: Path) -> None:
-    """One round after the other, for every way to place the parties on the workers."""
-    with running_bus(tmp_path, workers=WORKERS) as bus, clients_on_each(bus, WORKERS, 4) as clients:
-        asker, hearer, answerer, watcher = zip(*clients, strict=True)
-        places = itertools.product(range(WORKERS), repeat=3)
-        for at, (hears, answers, watches) in enumerate(places):
-            asks = asker[at % WORKERS]
-            with listening(hearer[hears], b"question/"), listening(watcher[watches], b""):
-                for number in range(ROUNDS):
-                    asks.send(QUESTION % number)
-                    assert hearer[hears].receive() == QUESTION % number
-                    answerer[answers].send(ANSWER % number)
-                answerer[answers].whoami()
-                seen = watcher[watches].sync()
-            where = f"asked on {at % WORKERS}, {hears=} {answers=} {watches=}"
-            assert len(seen) == len(set(seen)) == 2 * ROUNDS, where
-            assert early_answers(seen) == [], where
 
 
 def ask(client: RawClient, own: int, count: int, window: int) -> None:
@@ -87,7 +49,7 @@ def answer(hears: RawClient, answers: RawClient, count: int) -> None:
 @pytest.mark.parametrize("workers", [2, 4])
 def test_watchers_on_every_worker_see_questions_first(tmp_path: Path, workers: int) -> None:
     """Many at the same time: four services, whose two connections have different workers."""
-    services, count = 4, 500
+    services, count = 4, 250
     with (
         running_bus(tmp_path, workers=workers) as bus,
         clients_on_each(bus, workers, 1 + 3 * services) as places,
