@@ -29,6 +29,8 @@ PACKAGED = {name for name, peer in PEERS.items() if peer.package}
 SBUS = [name for name, peer in PEERS.items() if peer.is_sbus]
 MAY_LOSE = {(name, work) for name in SBUS for work in ("saturated", "batched")}
 """sbus may drop messages where the publisher has no window."""
+ALIKE = {"sbus-8", "sbus-2-apart"}
+"""Peers that differ in nothing but their numbers of workers from others."""
 STARTS: dict[str, Callable[[Path], Start]] = {
     "relay": lambda directory: RunSettings(directory=directory).relay("each"),
     "broker": lambda directory: RunSettings(directory=directory).broker(1),
@@ -98,15 +100,6 @@ def short_soak(start: Start, crowd: Crowd, directory: Path) -> dict[str, int]:
     final = result.samples["final"]
     assert isinstance(final, dict)
     return final
-
-
-def test_a_soak_of_the_relay_accounts_for_every_message(programs: Path) -> None:
-    """The relay knows no patterns and discards nothing: every subscriber gets everything."""
-    crowd = Crowd(publishers=3, subscribers=4, slow=0, kinds=1)
-    final = short_soak(STARTS["relay"](programs), crowd, programs)
-    assert final["violations"] == 0
-    assert final["received"] == 4 * final["sent"] > 0
-    assert final["lost"] == 0
 
 
 def test_a_soak_of_the_broker_accounts_for_every_message(programs: Path) -> None:
@@ -184,7 +177,7 @@ def fall_silent(number: int, packet: bytes) -> list[bytes]:
     return [] if number >= 50 else [packet]
 
 
-@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.parametrize("name", [name for name in PEERS if name not in ALIKE])
 def test_every_work_through_a_peer(run: RunSettings, name: str) -> None:
     """Nothing is lost but by sbus, which may drop what a subscriber is too slow for."""
     result = compare(run, {name: PEERS[name]}, SIZE, 0.05)
