@@ -7,7 +7,6 @@ from pathlib import Path
 
 from tests.support.admin import administer, own_user
 from tests.support.bus import Bus, running_bus
-from tests.support.flood import filling, give_turns, limit_options
 from tests.support.inheritance import inherited_connection
 from tests.support.processes import several_clients
 
@@ -134,23 +133,3 @@ def test_a_process_that_has_ended_receives_no_secret_and_has_no_name(bus: Bus) -
         assert after["program"] == ""
         (one,) = admin.ask("explain", key=key)["excluded"]
         assert one["why_not"] == "process-ended"
-
-
-def test_a_stalled_client_is_shown(tmp_path: Path) -> None:
-    with running_bus(tmp_path, *limit_options()) as bus, ExitStack() as stack:
-        slow, publisher, *witnesses = stack.enter_context(several_clients(bus, 4))
-        admin = stack.enter_context(administer(bus))
-        slow.control(b"blocking/soft/block")
-        slow.sub(b"k")
-        slow.sync()
-        for packet in filling():
-            publisher.send(packet)
-        publisher.pub(b"k", b"one more")
-        give_turns(witnesses)  # until the other worker has found that there is no room
-        publisher.pub(b"k", b"held")
-        give_turns(witnesses)
-        found = admin.ask("explain", key="k")
-        assert found["stalled_count"] == 1
-        assert found["recipients"][0]["stalled"]
-        assert admin.ask("stats")["stalled_clients"] == 1
-        assert admin.ask("stats")["traffic"]["stalls"] == 1
