@@ -180,25 +180,3 @@ def test_each_user_has_its_own_held_time() -> None:
             give_turns(witnesses)
         publisher.whoami()
         assert time.monotonic() - began_at > AT_LEAST
-
-
-def test_changing_connections_holds_no_other_user_back() -> None:
-    """Each of twenty connections holds back only its own user's publisher, as long as it may."""
-    with (
-        bus_for_all(2) as bus,
-        clients_on_each(bus, 2, 2) as places,
-        strangers(bus, 2) as others,
-    ):
-        publisher, witnesses = places[1][0], [own[1] for own in places]
-        for number in range(20):
-            with bus.connect() as slow:
-                choose(slow, (SOFT, HARD)[number % 2])
-                slow.whoami()
-                for packet in filling():
-                    publisher.send(packet)
-                publisher.whoami()
-                hold(publisher, witnesses)
-                for other in others:
-                    publish_and_sync(other, FOREIGN[:10])
-                assert_held(publisher, witnesses)
-            assert publisher.receive().startswith(b"CMSG ")
