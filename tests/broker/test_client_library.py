@@ -89,17 +89,6 @@ def test_senders_asked_for_later_leave_room_for_the_largest_packet(bus: Bus) -> 
         sbus.blocking.connect(bus.address, sender=True, dialect="dot")
 
 
-async def test_connecting_raises_why_the_bus_refuses_the_client(tmp_path: Path) -> None:
-    full = ("--limit", "user_connections_max=1")
-    with running_bus(tmp_path, *full) as bus, anyio.fail_after(TIMEOUT_S):
-        async with sbus.connect(bus.address):
-            connecting = sbus.connect(bus.address)
-            with pytest.raises(sbus.Disconnected, match="too-many-connections"):
-                await connecting.__aenter__()
-            with pytest.raises(sbus.Disconnected, match="too-many-connections"):
-                sbus.blocking.connect(bus.address, timeout_seconds=TIMEOUT_S)
-
-
 def in_child(call: Callable[[], str]) -> str:
     """What this call in a forked process returns."""
     reading, writing = os.pipe()
