@@ -11,9 +11,9 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.campaign.history import is_for
 from tests.contracts.lab import UID, Client, Lab, lab
 from tests.fuzz.one_process_bus import CREDENTIALS
+from tests.history.matching import is_for
 
 PATTERNS = [b"a", b"a/", b"a/*", b"*/x", b"", b"!/cred////s", b"!/cred/100///*"]
 KEYS = [b"a", b"a/x", b"b/x", b"!/cred////s", b"!/cred/100///s", b"!/cred/101///s"]

@@ -6,7 +6,7 @@ Positions are numbers of entries. An event is a word and its arguments:
     death WORKER            a worker is made to die
     restart                 all processes die, and the next bus goes on with settled clients
     new-bus                 the same, but the next bus knows no clients
-    calm                    nothing is under way: whoever waits for a reply gets none
+    calm                    nothing is under way: a client that waits for a reply gets none
     move-begin, move-end    of a client, by the bus's number for it
     kick                    an administrator ends a connection
     fault TEXT              the bus failed to do something that it must always do

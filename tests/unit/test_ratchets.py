@@ -14,9 +14,9 @@ import pytest
 TESTS = Path(__file__).resolve().parents[1]
 
 RATCHETS = {
-    "private attributes": 237,
-    "patched attributes": 203,
-    "sleeps": 50,
+    "private attributes": 211,
+    "patched attributes": 185,
+    "sleeps": 48,
 }
 _OWN = {"self", "cls"}
 _PATCHING = {"object", "dict", "multiple"}
