@@ -21,10 +21,23 @@ from tests.support.processes import (
 )
 from tests.support.raw_client import RawClient
 from tests.support.threads import meanwhile, wait_until
+from tests.support.traffic import Stream, flowing
 
 LIMIT = ("--limit", "worker_silence_seconds_max=1")
 GONE_SECONDS_MAX = 60.0
 TRIES_MAX = 5_000
+
+
+def test_healthy_workers_are_left_alone(tmp_path: Path) -> None:
+    """Idle or busy: their heartbeat is faster than the limit allows it to be."""
+    with running_bus(tmp_path, *LIMIT, workers=3) as bus, clients_on_each(bus, 3) as places:
+        (publisher,), (subscriber,), (stays,) = places
+        before = worker_pids(bus)
+        with flowing(Stream(publisher, subscriber, b"k")):
+            # Nothing can tell that something will not happen; four of its periods must do.
+            assert not wait_until_gone(before[2], 4.0)
+        assert worker_pids(bus) == before
+        stays.whoami()
 
 
 def stop_within_the_lock(pid: int) -> None:
