@@ -204,13 +204,6 @@ class TestSub:
             publish_until_seen(client, process.stdout.fileno(), b"k", picture)
             assert end_of(process) == (0, picture, b"")
 
-    def test_count_ends_it_after_that_many_messages(self, bus: Bus) -> None:
-        with bus.connect() as client, started(bus, "sub", "--count", "2", "k") as process:
-            assert process.stdout is not None
-            publish_until_seen(client, process.stdout.fileno(), b"k", b"x")
-            client.pub(b"k", b"x")
-            assert end_of(process) == (0, b"k x\nk x\n", b"")
-
     def test_ctrl_c_ends_it_quietly(self, bus: Bus) -> None:
         with subscribed(bus, "k") as (_client, process):
             signal_asleep(process.pid, signal.SIGINT)
