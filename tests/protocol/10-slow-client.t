@@ -495,6 +495,26 @@ A< MSG k\03
 A< MSG k\04
 A< CMSG !/lost\01
 
+== messages that have waited too long make room for a newer one
+with order=queue
+with order=stack
+with order=random
+with order=latest
+A> CMSG !/notices/on
+A> CMSG order/{order}
+A> CMSG age/1
+A> SUB k/*
+A| full
+B> MSG k/1\0
+B> MSG k/2\0
+B> MSG k/3\0
+B> MSG k/4\0
+! wait 5
+B> MSG k/5\0
+A> CMSG age/86400000
+A< CMSG !/lost\04
+A< MSG k/5\0
+
 == the choices of the bus hold for clients that make none
 bus: soft=discard order=stack
 A> CMSG !/notices/on

@@ -4,7 +4,6 @@ with a clock that the test sets."""
 import socket
 from collections.abc import Callable, Iterator
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,15 +17,14 @@ from sbus.broker.ipc.client_record import (
     decode_snapshot,
     encode_snapshot,
 )
-from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft, flood_choice
-from sbus.shared.accounts import BACKLOG_BYTES, DROPPED
-from sbus.shared.worker_statistics import DROPPED_AT, DROPPED_BYTES
+from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft
+from sbus.shared.accounts import BACKLOG_BYTES
 from tests.unit.broker.delivery.outbox_peer import Peer, limits, open_peers, total
 
 AGE_MS = 30
 KEEPING_BYTES = 64 + 256
 """What a message takes of the user's account besides its length (`user_backlog_bytes_max`)."""
-A, B, C, D = (b"MSG %b\0" % key for key in (b"a", b"bb", b"c", b"ddd"))
+A, B, C = (b"MSG %b\0" % key for key in (b"a", b"bb", b"c"))
 Make = Callable[..., Peer]
 
 
@@ -50,62 +48,13 @@ def peers() -> Iterator[Make]:
         yield make
 
 
-def full_peer(make: Make, order: BacklogOrder, messages: int = 100, **choices: object) -> Peer:
+def full_peer(make: Make, order: BacklogOrder, messages: int = 100) -> Peer:
     """With a full socket, and messages that may wait for 30 ms."""
-    control = msgspec.convert({"order": order, **choices}, FloodControl, strict=False)
-    peer = make(limits(messages=messages), flood_control=control)
+    peer = make(limits(messages=messages), flood_control=FloodControl(order=order))
     peer.outbox.wants_notices = True
     peer.outbox.choose(AGE_MS)
     peer.fill_exactly()
     return peer
-
-
-def rest(peer: Peer) -> list[bytes]:
-    """What arrives behind the filling."""
-    return peer.read_all()[peer.taken :]
-
-
-@pytest.mark.parametrize("order", BacklogOrder)
-def test_what_has_waited_for_too_long_is_dropped_when_it_would_be_sent(
-    peers: Make, clock: Clock, order: BacklogOrder
-) -> None:
-    peer = full_peer(peers, order)
-    peer.deliver(A, B)
-    clock.now_ms += AGE_MS
-    peer.deliver(C)
-    clock.now_ms += 1
-    peer.deliver(D)
-    assert peer.outbox.statistics().backlog == 4, "their turn has not come"
-    assert peer.account.use(BACKLOG_BYTES) == len(A + B + C + D) + 4 * KEEPING_BYTES + (
-        4 * 192 + 5 + 2 if order is BacklogOrder.LATEST else 0
-    )
-    sent = {BacklogOrder.STACK: [D, C], BacklogOrder.RANDOM: [D, C]}.get(order, [C, D])
-    lost = b"CMSG !/lost\x002"
-    assert rest(peer) == ([*sent, lost] if order is BacklogOrder.STACK else [lost, *sent])
-    statistics = peer.outbox.statistics()
-    assert peer.outbox.dropped == {"age": 2}
-    assert statistics.accepted == total(statistics)
-    assert peer.statistics.counts[DROPPED_AT["age"]] == peer.account.use(DROPPED) == 2
-    assert peer.statistics.counts[DROPPED_BYTES] == len(A + B)
-    assert peer.account.use(BACKLOG_BYTES) == 0
-    assert peer.outbox.is_flowing
-
-
-@pytest.mark.parametrize("order", BacklogOrder)
-def test_the_oldest_make_room_if_they_have_waited_for_too_long(
-    peers: Make, clock: Clock, order: BacklogOrder
-) -> None:
-    peer = full_peer(peers, order, messages=2)
-    peer.deliver(A)
-    clock.now_ms += 20
-    peer.deliver(B, C)
-    assert peer.outbox.dropped == {"hard": 1}
-    clock.now_ms += 11
-    peer.deliver(D)
-    assert peer.outbox.dropped == {"hard": 1, "age": 1}
-    assert [packet for packet in rest(peer) if packet.startswith(b"MSG")] == (
-        [D, B] if order in (BacklogOrder.STACK, BacklogOrder.RANDOM) else [B, D]
-    )
 
 
 @pytest.mark.parametrize("order", BacklogOrder)
@@ -119,18 +68,6 @@ def test_a_receipt_says_that_a_message_waits_in_the_place_of_one_that_was_too_ol
     peer.deliver(C)
     assert peer.outbox.dropped["age"]
     assert tally.counts() == (0, 1, 0)
-
-
-def test_what_came_before_the_choice_counts_from_it(peers: Make, clock: Clock) -> None:
-    peer = full_peer(peers, BacklogOrder.QUEUE)
-    peer.deliver(A)
-    peer.outbox.choose(0)
-    peer.deliver(B)
-    clock.now_ms += 1_000
-    peer.outbox.choose(AGE_MS)
-    clock.now_ms += 20
-    peer.deliver(C)
-    assert rest(peer) == [b"CMSG !/lost\x001", B, C]
 
 
 def test_a_socket_is_not_enlarged_for_messages_that_become_too_old(
@@ -257,20 +194,3 @@ def test_nothing_is_sent_that_is_too_old(actions: list[tuple[str, object]], mess
         assert statistics.delivered == sum(packet in came for packet in read)
         peer.close()
         assert peer.account.use(BACKLOG_BYTES) == 0
-
-
-@pytest.mark.parametrize(
-    ("key", "choice"),
-    [
-        (b"age/0", 0),
-        (b"age/1", 1),
-        (b"age/86400000", 86_400_000),
-        *[(key, None) for key in (b"age/86400001", b"age/01", b"age/-1", b"age/+1", b"age/1.0")],
-        *[
-            (key, None)
-            for key in (b"age", b"age/", b"age/ 1", b"age/1\n", b"age/1_0", b"age/\xd9\xa1")
-        ],
-    ],
-)
-def test_an_age_is_a_number_of_milliseconds(key: bytes, choice: int | None) -> None:
-    assert flood_choice(key) == choice
