@@ -129,6 +129,24 @@ def test_only_what_has_replaced_others_is_copied_again() -> None:
     assert other.record() == backlog.record()
 
 
+def test_messages_behind_a_gap_are_replaced() -> None:
+    """The order was chosen since the earlier record."""
+    backlog, other = Backlog(BacklogOrder.QUEUE), Backlog(BacklogOrder.QUEUE)
+    backlog.record_drops(3)
+    for key in (b"a", b"b"):
+        backlog.append(b"MSG %b\0old" % key)
+    before = backlog.record()
+    other.follow(before)
+    backlog.reorder(BacklogOrder.LATEST)
+    for key in (b"a", b"b"):
+        backlog.append(b"MSG %b\0newer" % key)
+    changes = changes_since(before, backlog.record(), by_key=True)
+    assert len(changes.replaced) == 2
+    other.follow(changes)
+    other.check_invariants()
+    assert other.record() == backlog.record()
+
+
 class Compared(bytes):
     """A message that counts how often any of them is compared with another."""
 
