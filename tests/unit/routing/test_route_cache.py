@@ -3,9 +3,6 @@
 import tracemalloc
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from sbus.protocol.keys import SLASH, parse_pattern
 from sbus.routing.route_cache import ENTRY_OVERHEAD_BYTES, CacheStatistics, RouteCache
@@ -140,47 +137,3 @@ def test_real_memory_stays_within_the_bound(key_bytes: int) -> None:
         tracemalloc.stop()
     assert cache.statistics().rotations > 2
     assert peak_bytes < bytes_max
-
-
-KEYS = [b"a", b"b", b"c", b"d/e", b"d/f", b"ggggg"]
-
-
-class LookingUp(RuleBasedStateMachine):
-    """Whatever happens, a lookup gives the route of now, and the bound holds."""
-
-    @initialize(entries=st.integers(0, 4))
-    def begin(self, entries: int) -> None:
-        self.bytes_max = room_for(entries, key_bytes=5)
-        self.versions = dict.fromkeys(KEYS, 0)
-        self.extra_bytes = 0
-        self.cache: Cache = RouteCache(self._look_up_uncached, self.bytes_max)
-
-    def _look_up_uncached(self, key: bytes) -> tuple[tuple[bytes, int], int]:
-        return (key, self.versions[key]), self.extra_bytes
-
-    @rule(key=st.sampled_from(KEYS), extra_bytes=st.sampled_from([0, 0, 50, 500, 5_000]))
-    def look_up(self, key: bytes, extra_bytes: int) -> None:
-        self.extra_bytes = extra_bytes
-        assert look_up(self.cache, key) == (key, self.versions[key])
-
-    @rule(key=st.sampled_from(KEYS))
-    def change_one(self, key: bytes) -> None:
-        self.versions[key] += 1
-        invalidate(self.cache, key)
-
-    @rule(pattern=st.sampled_from([b"", b"d/", b"d/*", b"*"]))
-    def change_all(self, pattern: bytes) -> None:
-        for key in KEYS:
-            self.versions[key] += 1
-        invalidate(self.cache, pattern)
-
-    @invariant()
-    def the_bound_holds(self) -> None:
-        self.cache.check_invariants()
-        assert self.cache.statistics().bytes <= self.bytes_max
-
-
-TestLookingUp = LookingUp.TestCase
-TestLookingUp.settings = settings(
-    max_examples=4 * settings().max_examples // 5, stateful_step_count=40
-)
