@@ -12,6 +12,7 @@ import pytest
 
 from sbus.limits import Limits
 from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft
+from sbus.shared.accounts import BACKLOG_BYTES
 from sbus.shared.client_slots import ClientSlot
 from sbus.shared.shared_memory import SharedMemory
 from tests.unit.broker.delivery.outbox_peer import (
@@ -23,6 +24,10 @@ from tests.unit.broker.delivery.outbox_peer import (
 )
 from tests.unit.shared.memories import open_memory
 
+KEEPING_BYTES = 64
+"""What a message takes of the user's account besides its length (`user_backlog_bytes_max`)."""
+INDEX_BYTES = 192
+"""And to find it by its key, besides the key."""
 SOFT_BLOCK = FloodControl(soft=Soft.BLOCK, hard=Hard.DISCARD, order=BacklogOrder.QUEUE)
 HARD_BLOCK = FloodControl(soft=Soft.QUEUE, hard=Hard.BLOCK, order=BacklogOrder.QUEUE)
 BOTH = [SOFT_BLOCK, HARD_BLOCK]
@@ -133,4 +138,26 @@ def test_what_is_on_its_way_is_kept_up_to_the_size_of_the_log(
     statistics = peer.outbox.statistics()
     assert statistics.backlog_bytes <= backlog_bytes + log_bytes
     assert statistics.dropped == 10 - (backlog_bytes // 64)
+    assert total(statistics) == statistics.accepted
+
+
+@pytest.mark.parametrize("control", BOTH, ids=NAMES)
+@pytest.mark.parametrize("order", BacklogOrder)
+def test_a_closed_outbox_holds_nobody_and_takes_nothing_of_the_account(
+    peers: Make, memory: SharedMemory, control: FloodControl, order: BacklogOrder
+) -> None:
+    control = msgspec.structs.replace(control, order=order)
+    peer = full_peer(peers, memory, control, limits(messages=1))
+    packets = [b"MSG %b\0" % key for key in (b"a", b"bb", b"ccc")]
+    peer.deliver(*packets)
+    by_key_bytes = 3 * INDEX_BYTES + 6 if order is BacklogOrder.LATEST else 0
+    waiting_bytes = sum(map(len, packets)) + 3 * KEEPING_BYTES + by_key_bytes
+    assert peer.account.use(BACKLOG_BYTES) == waiting_bytes
+    peer.outbox.close()
+    assert not peer.backpressure.is_stalled
+    assert peer.account.use(BACKLOG_BYTES) == 0
+    peer.deliver(b"too late")
+    assert not peer.backpressure.is_stalled
+    statistics = peer.outbox.statistics()
+    assert (statistics.undelivered, statistics.backlog) == (4, 0)
     assert total(statistics) == statistics.accepted
