@@ -28,6 +28,7 @@ from sbus.shared import (
     subscription_table,
 )
 from tests.unit.broker.worker.sequencer_bus import LIMITS, UIDS, Bus, Client
+from tests.unit.shared.memories import was_woken
 
 
 @pytest.fixture
@@ -175,6 +176,17 @@ def test_nobody_is_held_for_a_client_that_has_given_up_its_pattern_meanwhile() -
         assert alone.sequencers[0].publish(batch) is None
     finally:
         alone.close()
+
+
+def test_a_publisher_that_has_walked_wakes_those_that_wait_for_room(bus: Bus) -> None:
+    mine, _, theirs, _ = bus.clients
+    bus.subscribe(theirs, b"a")
+    while offer(bus, mine, b"a") is None:
+        pass
+    was_woken(bus.memory, 0)
+    for _ in range(2):
+        assert offer(bus, theirs, b"own") is None
+    assert was_woken(bus.memory, 0)
 
 
 def test_a_worker_learns_what_others_subscribed_to_when_it_first_publishes(bus: Bus) -> None:
