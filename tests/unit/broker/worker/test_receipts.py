@@ -98,6 +98,20 @@ def test_a_successor_charges_open_receipts_to_their_user(bus: OneProcessBus) -> 
     assert len(bus.workers[0].context.receipts._free) == ENTRIES
 
 
+def test_a_message_that_was_held_when_the_publishers_worker_died_is_published_once(
+    bus: OneProcessBus,
+) -> None:
+    reader, writer, answers = stall_reader(bus)
+    number = len(answers)
+    received = reader.read()
+    bus.replace(0)
+    bus.settle()
+    received += reader.read()
+    assert writer.read() == [told(b"%d" % number, b"1 0 0")], "and no notice of lost packets"
+    assert received.count(b"CMSG !/lost\x001") == 1, "the one before it waited in the dead worker"
+    assert len(received) == number + 1
+
+
 def stall_reader(bus: OneProcessBus) -> tuple[Peer, Peer, list[bytes]]:
     """A reader that holds its user's publishers back, a writer whose last request waits for it, and
     the receipts of those before."""
