@@ -23,8 +23,9 @@ process       no worker dies by itself, nothing fails that must always work
 import json
 import re
 from bisect import bisect_right
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -127,45 +128,15 @@ def check_cause(history: History) -> Iterator[str]:
 
 
 def _cycle(sequences: Iterable[Sequence[Hashable]]) -> Iterator[str]:
-    """The shortest circle through one node that is on a circle, if there is one."""
-    behind: dict[Hashable, list[Hashable]] = defaultdict(list)
-    waits_for: Counter[Hashable] = Counter()
+    sorter: TopologicalSorter[Hashable] = TopologicalSorter()
     for sequence in sequences:
         for before, after in pairwise(sequence):
-            behind[before].append(after)
-            waits_for[before] += 0
-            waits_for[after] += 1
-    ready = deque(node for node, count in waits_for.items() if not count)
-    while ready:
-        for after in behind[ready.popleft()]:
-            waits_for[after] -= 1
-            if not waits_for[after]:
-                ready.append(after)
-    left = {node for node, count in waits_for.items() if count}
-    for start in left:
-        if path := _path_back(start, behind, left):
-            shown = [str(it) for it in path if isinstance(it, Message)]
-            yield f"no order agrees with all about {', '.join(shown[:8])}"
-            return
-
-
-def _path_back(
-    start: Hashable, behind: dict[Hashable, list[Hashable]], among: set[Hashable]
-) -> list[Hashable]:
-    came_from: dict[Hashable, Hashable] = {}
-    ready = deque([start])
-    while ready:
-        node = ready.popleft()
-        for after in behind[node]:
-            if after == start:
-                path = [node]
-                while path[-1] != start:
-                    path.append(came_from[path[-1]])
-                return path[::-1]
-            if after in among and after not in came_from:
-                came_from[after] = node
-                ready.append(after)
-    return []
+            sorter.add(after, before)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        shown = [str(it) for it in error.args[1] if isinstance(it, Message)]
+        yield f"no order agrees with all about {', '.join(shown[:8])}"
 
 
 def check_sender(history: History) -> Iterator[str]:
@@ -173,10 +144,10 @@ def check_sender(history: History) -> Iterator[str]:
     holders: dict[tuple[int, int], Message] = {}
     owners: dict[tuple[int, int], Connection] = {}
     starts = history.positions("new-bus")
-    for one, message, ids, number, place in history.senders:
-        sender = message.connection
-        if ids != sender.ids:
-            yield f"client {one.number} was told that {message} comes from {ids}, not {sender.ids}"
+    for one, message, told in history.senders:
+        sender, number, place = message.connection, told.client, told.place
+        if [told.gid, told.uid, told.pid] != [*map(int, sender.ids)]:
+            yield f"client {one.number} was told that {message} comes from {told}, not {sender.ids}"
         if sender.bus_number != number:
             yield f"client {sender.number} has the numbers {sender.bus_number} and {number}"
         bus = bisect_right(starts, sender.opened_at)

@@ -6,7 +6,7 @@ Positions are numbers of entries. An event is a word and its arguments:
     death WORKER            a worker is made to die
     restart                 all processes die, and the next bus goes on with settled clients
     new-bus                 the same, but the next bus knows no clients
-    calm                    nothing is under way: a client that waits for a reply gets none
+    calm                    nothing is under way: a reply that has not come never comes
     move-begin, move-end    of a client, by the bus's number for it
     kick                    an administrator ends a connection
     fault TEXT              the bus failed to do something that it must always do
@@ -14,7 +14,6 @@ Positions are numbers of entries. An event is a word and its arguments:
     end                     everybody has read everything: connections that end later do not matter
 """
 
-import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -35,8 +34,8 @@ from tests.history.log import (
 )
 from tests.history.matching import Ids
 from tests.history.names import tells_of_name
+from tests.support.senders import SentBy, without_sender
 
-_FROM = re.compile(rb"CMSG !/from\0(\d+) (\d+) (\d+) (\d+) (\d+) (MSG .*)", re.DOTALL)
 LOST = b"CMSG !/lost\0"
 PACKETS_LOST = b"packets-lost "
 _WHOAMI = b"!/cred/whoami"
@@ -251,8 +250,8 @@ class History:
         self.messages: dict[bytes, Message] = {}
         self.strangers: list[tuple[Connection, bytes]] = []
         """Packets that nobody has sent, with their recipients."""
-        self.senders: list[tuple[Connection, Message, Ids, int, int]] = []
-        """Recipient, message, and what the bus says: ids, connection and place."""
+        self.senders: list[tuple[Connection, Message, SentBy]] = []
+        """Recipient, message, and what the bus says."""
         self.events: list[tuple[int, int, list[str]]] = []
         """Positions, nanoseconds and words."""
         self.reports: list[bytes] = []
@@ -313,22 +312,20 @@ class History:
             one.closed_at = at
 
     def _receive(self, one: Connection, at: int, packet: bytes) -> None:
-        sender = _FROM.fullmatch(packet)
-        if sender is None and packet.startswith(b"CMSG "):
+        sent_by, packet = without_sender(packet)
+        if packet.startswith(b"CMSG "):
             one.receive_control(at, packet)
             return
-        packet = sender[6] if sender else packet
         message = self.messages.get(packet)
         if message is None:
             if self.knows_own_places or not tells_of_name(packet):
                 self.strangers.append((one, packet))
             return
-        if sender:
-            place, number, gid, uid, pid, _ = sender.groups()
-            self.senders.append((one, message, (gid, uid, pid), int(number), int(place)))
+        if sent_by is not None:
+            self.senders.append((one, message, sent_by))
             if message.connection.bus_number is None:
-                message.connection.bus_number = int(number)
-            message.told_place = int(place)
+                message.connection.bus_number = sent_by.client
+            message.told_place = sent_by.place
         message.received_at = at if message.received_at is None else message.received_at
         message.receivers += 1
         one.inbox.append((at, message))

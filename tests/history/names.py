@@ -18,7 +18,7 @@ _NAME = re.compile(rb"%b{1,64}" % _NAME_TEXT)
 _PATTERN = re.compile(rb"(?:\*|0|[1-9][0-9]{0,9})/(?:%b{0,64}\*|%b{1,64})" % ((_NAME_TEXT,) * 2))
 _MEMBER = re.compile(rb"([0-9]+) (%b+) ([0-9]+) ([0-9]+) ([0-9]+)" % _NAME_TEXT)
 _CHANGE = re.compile(
-    rb"MSG !/presence/([0-9]+)/(%b+)\0(?:join|(leave)) ([0-9]+) ([0-9]+) ([0-9]+)(?(3) [a-z-]+)"
+    rb"MSG !/presence/([0-9]+)/(%b+)\0(?:join|(leave)) ([0-9]+) ([0-9]+) ([0-9]+)(?(3) ([a-z-]+))"
     % _NAME_TEXT
 )
 
@@ -44,6 +44,23 @@ class Member(NamedTuple):
 
     def _ids(self) -> bytes:
         return b" ".join((self.client, self.gid, self.pid))
+
+
+class Change(NamedTuple):
+    """What a message tells of a client."""
+
+    member: Member
+    reason: bytes
+    """For which it leaves; empty if it joins."""
+
+
+def parse_change(packet: bytes) -> Change | None:
+    """None if the packet tells of no name."""
+    found = _CHANGE.fullmatch(packet)
+    if found is None:
+        return None
+    uid, name, _, *ids, reason = found.groups()
+    return Change(Member(uid, name, *ids), reason or b"")
 
 
 Members = dict[bytes, Member]
@@ -105,11 +122,10 @@ class Names:
 
     def follow(self, packet: bytes) -> None:
         """The next message that tells of a name."""
-        change = _CHANGE.fullmatch(packet)
+        change = parse_change(packet)
         assert change is not None, packet
-        uid, name, leaves, *ids = change.groups()
-        member = Member(uid, name, *ids)
-        if leaves:
+        member = change.member
+        if change.reason:
             assert member in self.now, f"{packet!r}: the client does not have the name"
             self.now.remove(member)
             self.lasting.discard(member)

@@ -1,14 +1,11 @@
 """What a history says of presence: see `checks`."""
 
-import re
 from collections.abc import Iterator
 
 from tests.history.history import LOST, Connection, History, Message
-from tests.history.names import Names, listed_members, tells_of_name
+from tests.history.names import Members, Names, listed_members, parse_change, tells_of_name
+from tests.support.senders import without_sender
 
-_CHANGE = re.compile(
-    rb"MSG !/presence/(\d+)/([^\0]+)\0(join|leave) (\d+) \d+ \d+(?: ([a-z-]+))?", re.DOTALL
-)
 _ALL = b"!/presence/*/*"
 
 
@@ -29,31 +26,31 @@ def _check_watcher(one: Connection, wills: dict[bytes, Message]) -> Iterator[str
     the leave is due if the client watched before the name was asked for."""
     begun = [one.certain_from(it.sent_at) for it in one.subscriptions if it.pattern == _ALL]
     watched_from = [at for at in begun if at is not None]
-    members: dict[tuple[bytes, bytes], bytes] = {}
-    gone: set[tuple[bytes, bytes]] = set()
+    members: Members = {}
+    gone: set[bytes] = set()
     has_will = False
     for at, packet in one.received:
         if packet.startswith(LOST):
             members, gone, has_will = {}, set(), False
             continue
-        packet = packet[packet.index(b" MSG ") + 1 :] if b" MSG " in packet[:130] else packet
-        change = _CHANGE.fullmatch(packet)
-        is_left = change is not None and change[3] == b"leave" and change[5] != b"gave-up"
+        _, packet = without_sender(packet)
+        change = parse_change(packet)
+        is_left = change is not None and change.reason not in (b"", b"gave-up")
         if has_will and not is_left and not packet.startswith(b"CMSG "):
             yield f"client {one.number} received {packet[:60]!r} at {at}, behind a will"
         has_will = packet in wills and any(at < wills[packet].sent_at for at in watched_from)
         if change is None:
             continue
-        member, client = (change[1], change[2]), change[4]
-        if change[3] == b"join":
-            if member in members:
-                yield f"client {one.number} received at {at} that {member} joined twice"
-            members[member] = client
-            gone.discard(member)
-        elif member in gone or members.pop(member, client) != client:
-            yield f"client {one.number} received at {at} that {member} left, who was not there"
+        member, key = change.member, change.member.key
+        if not change.reason:
+            if key in members:
+                yield f"client {one.number} received at {at} that {key!r} joined twice"
+            members[key] = member
+            gone.discard(key)
+        elif key in gone or members.pop(key, member) != member:
+            yield f"client {one.number} received at {at} that {key!r} left, who was not there"
         else:
-            gone.add(member)
+            gone.add(key)
 
 
 def check_members(history: History) -> Iterator[str]:
