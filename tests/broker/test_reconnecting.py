@@ -132,20 +132,6 @@ async def test_an_asynchronous_client_goes_on_while_its_other_tasks_wait(
     assert received[5:] == [b"end"]
 
 
-@on_both_event_loops
-async def test_closing_ends_the_wait_for_a_bus(tmp_path: Path) -> None:
-    with anyio.fail_after(TIMEOUT_S):
-        with bus_at(tmp_path) as bus:
-            async with sbus.connect(bus.address, reconnect=True) as client:
-                kill(bus)
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(anext, client, None)
-                    await anyio.wait_all_tasks_blocked()
-                    client.close()
-                with pytest.raises(sbus.Disconnected, match="this program has closed"):
-                    await client.receive()
-
-
 def test_a_wait_for_the_bus_takes_no_longer_than_the_timeout(tmp_path: Path) -> None:
     with bus_at(tmp_path) as bus:
         client = reporting(bus)
@@ -157,9 +143,6 @@ def test_a_wait_for_the_bus_takes_no_longer_than_the_timeout(tmp_path: Path) -> 
     with bus_at(tmp_path), client:
         client.publish("a", timeout_seconds=TIMEOUT_S)
         client.sync(timeout_seconds=TIMEOUT_S)
-
-
-# -- losses that are logged ------------------------------------------------------------------------
 
 
 def test_a_loop_outlives_the_bus_by_default(
@@ -193,31 +176,6 @@ def test_a_loop_outlives_the_bus_by_default(
     unconfirmed, gap = (record.getMessage() for record in caplog.records)
     assert "1 published messages are unconfirmed" in unconfirmed
     assert f"the connection was lost and is back; messages may be missing: {GONE}" in gap
-
-
-@on_both_event_loops
-async def test_async_for_outlives_the_bus_by_default(tmp_path: Path) -> None:
-    with anyio.fail_after(TIMEOUT_S):
-        with bus_at(tmp_path) as bus:
-            connecting = sbus.connect(bus.address, reconnect=True)
-            client = await connecting.__aenter__()
-            await client.subscribe("a")
-            await client.sync()
-            kill(bus)
-        received: list[bytes] = []
-
-        async def iterate() -> None:
-            async for message in client:
-                received.append(message.payload)
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(iterate)
-            with bus_at(tmp_path):
-                await client.publish("a", "after")
-                while not received:
-                    await client.sync()
-                await connecting.__aexit__(None, None, None)
-    assert received == [b"after"]
 
 
 # -- many refusals --------------------------------------------------------------------------------

@@ -46,29 +46,6 @@ async def test_one_of_an_event_loop_does_so_too(strict_bus: Bus) -> None:
                 await client.sync()
 
 
-@on_both_event_loops
-async def test_one_that_reconnects_while_another_task_receives(strict_bus: Bus) -> None:
-    """The task that receives may read the notices as well."""
-    with anyio.fail_after(TIMEOUT_S):
-        async with sbus.connect(strict_bus.address, reconnect=True) as client:
-            received = 0
-
-            async def receive() -> None:
-                nonlocal received
-                while received < PUBLISHED // 100:
-                    try:
-                        await client.receive()
-                        received += 1
-                    except sbus.PacketRefused:
-                        continue
-
-            await client.subscribe("b")
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(receive)
-                for number in range(PUBLISHED):
-                    await client.publish("denied/a" if number % 100 else "b")
-
-
 def leave_unread(bus: Bus, client: sbus.blocking.Connection[sbus.Message]) -> None:
     """Have this many messages arrive for the subscription of a client that does not read."""
     client.subscribe("b")

@@ -1,15 +1,12 @@
 """Access rules that change while the bus runs: once a reload has returned, the new ones hold.
 
-That holds for clients of all workers, whether they connected before or during the reload or to a
-worker that was forked since. Inside, rules are numbers, and the same number may mean another rule
-afterwards; so the rules here have other places each time.
+That holds for clients of all workers. Inside, rules are numbers, and the same number may mean
+another rule afterwards; so the rules here have other places each time.
 """
 
 import os
-import signal
-import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -20,7 +17,7 @@ from tests.support.admin import Admin, administer
 from tests.support.bus import Bus, running_bus
 from tests.support.flood import LOST, filling, limit_options, message, send_until_held
 from tests.support.inheritance import inherited_connection
-from tests.support.processes import client_of_replacement, clients_on_each, worker_pids
+from tests.support.processes import clients_on_each
 from tests.support.raw_client import RawClient
 from tests.support.secrets import address_of, sync
 from tests.support.threads import Task, wait_until
@@ -158,75 +155,6 @@ def test_a_client_that_may_no_longer_connect_stays_until_it_leaves(
     ruled.apply_rules(OTHERS)
     with ruled.newcomer() as client:
         assert may_publish(client, b"a")
-
-
-def test_messages_in_a_backlog_are_still_sent(ruled: Ruled, clients: list[RawClient]) -> None:
-    slow, publisher = clients[0], clients[1]
-    slow.sub(b"a")
-    slow.whoami()
-    packets = [message(b"%d" % number, 100, b"a") for number in range(1_000)]
-    for packet in packets:
-        publisher.send(packet)
-    publisher.sync()
-    ruled.apply_rules(rule("deny subscribe", keys=["a"]))
-    publisher.pub(b"a", b"denied")
-    publisher.sync()
-    assert slow.sync() == packets
-
-
-# -- whenever somebody comes -----------------------------------------------------------------------
-def test_clients_that_connect_during_reloads_get_the_last_rules(ruled: Ruled) -> None:
-    """None falls between the old rules and the new ones."""
-    odd = (rule("deny publish", keys=["a"]),)
-    even = (OTHERS, rule("deny publish", keys=["b"]))
-    newcomers: list[RawClient] = []
-    stop = threading.Event()
-
-    def keep_coming() -> None:
-        while not stop.is_set() and len(newcomers) < 300:
-            newcomers.append(ruled.bus.connect())
-
-    with ExitStack() as stack:
-        tasks = [Task(keep_coming) for _ in range(2)]
-        try:
-            for number in range(21):
-                ruled.apply_rules(*(even if number % 2 else odd))
-        finally:
-            stop.set()
-            for task in tasks:
-                task.join()
-        for client in newcomers:
-            stack.enter_context(client)
-        assert len(newcomers) > 20
-        for client in newcomers:
-            client.control(b"!/notices/on")
-            assert not may_publish(client, b"a")
-            assert may_publish(client, b"b")
-
-
-def test_a_worker_that_is_forked_later_has_the_last_rules(ruled: Ruled) -> None:
-    ruled.apply_rules(rule("deny publish", keys=["a"]))
-    ruled.apply_rules(OTHERS, rule("deny publish", keys=["b"]))
-    old = worker_pids(ruled.bus)[0]
-    os.kill(old, signal.SIGKILL)
-    with client_of_replacement(ruled.bus, 0, old) as client:
-        client.control(b"!/notices/on")
-        assert may_publish(client, b"a")
-        assert not may_publish(client, b"b")
-        ruled.apply_rules(rule("deny publish", keys=["a"]))
-        assert not may_publish(client, b"a")
-        assert may_publish(client, b"b")
-
-
-def test_many_rules_are_transferred(ruled: Ruled, clients: list[RawClient]) -> None:
-    """More than fit in a packet between the processes."""
-    keys = [f"{'x' * 500}/{number}" for number in range(1_000)]
-    rules = [rule("deny publish", keys=[key]) for key in keys]
-    ruled.apply_rules(*rules)
-    for client in clients:
-        assert not may_publish(client, keys[0].encode())
-        assert not may_publish(client, keys[-1].encode())
-        assert may_publish(client, b"x")
 
 
 # -- holding others back ---------------------------------------------------------------------------

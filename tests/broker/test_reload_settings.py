@@ -5,7 +5,6 @@ that show only inside are tested in `tests/unit/broker/worker/test_settings_upda
 """
 
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -22,7 +21,6 @@ from tests.support.admin import Admin, administer
 from tests.support.bad_configurations import toml
 from tests.support.bus import Bus, bus_of, running_bus
 from tests.support.flood import is_answered, send_until_held, send_while_read
-from tests.support.processes import worker_pids
 from tests.support.quotas import share
 from tests.support.raw_client import RawClient
 from tests.support.threads import wait_until
@@ -319,23 +317,6 @@ def test_a_changed_setting_takes_effect(reloading: Reloading, case: Case) -> Non
     assert case.find(reloading.bus) == case.found_after
 
 
-# -- single users ----------------------------------------------------------------------------------
-OWN = str(os.getuid())
-
-
-def test_limits_of_single_users_come_and_go(reloading: Reloading) -> None:
-    reloading.reload()
-    reloading.rest()
-    assert subscriptions_accepted(reloading.bus) == 10
-    reloading.rest()
-    of_own: dict[str, Any] = {f"users.{OWN}": {"subscriptions_max": 4}}
-    assert reloading.reload(**of_own) == [f"users.{OWN}.subscriptions_max"]
-    assert subscriptions_accepted(reloading.bus) == 2
-    reloading.rest()
-    assert reloading.reload() == [f"users.{OWN}.subscriptions_max"]
-    assert subscriptions_accepted(reloading.bus) == 10
-
-
 def test_some_of_very_many_changes_are_named_and_the_others_counted(reloading: Reloading) -> None:
     names = [f"{uid}" for uid in range(100_000, 101_000)]
     fields = "".join(f"{name} = 5\n" for name in UserLimits.__struct_fields__)
@@ -352,14 +333,7 @@ def test_some_of_very_many_changes_are_named_and_the_others_counted(reloading: R
     reloading.reload()
 
 
-def test_a_reload_ends_limits_set_by_an_administrator(reloading: Reloading) -> None:
-    reloading.reload()
-    reloading.rest()
-    reloading.admin.ask("limit", uid=os.getuid(), limits={"subscriptions_max": 4})
-    assert subscriptions_accepted(reloading.bus) == 2
-    reloading.rest()
-    assert reloading.reload() == [f"users.{os.getuid()}.subscriptions_max"]
-    assert subscriptions_accepted(reloading.bus) == 10
+# -- single users ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["reload", "limit"])
@@ -406,19 +380,6 @@ def test_the_users_that_may_connect_change(reloading: Reloading) -> None:
 
 
 # -- buses of their own ----------------------------------------------------------------------------
-def needing_restart(admin: Admin) -> list[str]:
-    result = admin.ask("reload")
-    assert result["applied"] == []
-    return list(result["needs_restart"])
-
-
-def test_group_and_others_are_the_mode_of_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "sbus.toml"
-    file.touch()
-    with running_bus(tmp_path, "--config", str(file), workers=1) as bus, administer(bus) as admin:
-        file.write_text("[bus]\ngroup = true\nothers = true")
-        for _ in range(2):
-            assert needing_restart(admin) == ["bus.group", "bus.others"]
 
 
 @needs_root
@@ -451,24 +412,6 @@ def test_exit_when_empty_takes_effect(tmp_path: Path) -> None:
         with bus.connect() as client:
             client.whoami()
         assert bus.process.wait(60) == 0
-
-
-def test_a_stopping_bus_waits_for_the_new_time(tmp_path: Path) -> None:
-    file = tmp_path / "sbus.toml"
-    file.write_text("[limits]\nstop_seconds_max = 1000\nworker_silence_seconds_max = 1000")
-    with running_bus(tmp_path, "--config", str(file), workers=1) as bus:
-        file.write_text("[limits]\nstop_seconds_max = 0.1\nworker_silence_seconds_max = 1000")
-        with administer(bus) as admin:
-            assert admin.ask("reload")["applied"] == ["limits.stop_seconds_max"]
-        os.kill(worker_pids(bus)[0], signal.SIGSTOP)
-        bus.process.send_signal(signal.SIGTERM)
-        assert bus.process.wait(60) == 0
-
-
-def test_a_reload_without_a_file_is_an_error(tmp_path: Path) -> None:
-    with running_bus(tmp_path, workers=1) as bus, administer(bus) as admin:
-        code, text = admin.fault("reload")
-        assert (code, text) == ("failed", "this bus was started without a file to read (--config)")
 
 
 def test_the_command_line_keeps_its_precedence(tmp_path: Path) -> None:

@@ -57,15 +57,6 @@ async def test_requests_of_several_tasks_get_their_own_answers(bus: Bus) -> None
 
 
 @on_both_event_loops
-async def test_a_client_answers_its_own_request(bus: Bus) -> None:
-    with anyio.fail_after(TIMEOUT_S):
-        async with sbus.connect(bus.address) as client, anyio.create_task_group() as tasks:
-            await tasks.start(add, client)
-            assert await client.request("sum/1", "1 2 3") == b"6"
-            tasks.cancel_scope.cancel()
-
-
-@on_both_event_loops
 async def test_a_request_that_nobody_receives_fails_at_once(bus: Bus) -> None:
     with anyio.fail_after(TIMEOUT_S):
         async with sbus.connect(bus.address) as client:

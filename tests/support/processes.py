@@ -9,7 +9,6 @@ import signal
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 from tests.support.admin import administer
@@ -168,20 +167,3 @@ def clients_on_each(bus: Bus, workers: int, each: int = 1) -> Iterator[list[list
     """
     with several_clients(bus, workers * each) as clients:
         yield [clients[worker::workers] for worker in range(workers)]
-
-
-@contextmanager
-def client_of_replacement(bus: Bus, worker: int, old: int) -> Iterator[RawClient]:
-    """A client that the successor of the `old` process serves; all other workers have more."""
-    wait_until(partial(is_replaced, bus, worker, old), f"worker {worker} lives again")
-    others = {pid: open_descriptors(pid) for n, pid in worker_pids(bus).items() if n != worker}
-    while True:
-        with bus.connect() as client:
-            client.whoami()
-            if {pid: open_descriptors(pid) for pid in others} == others:
-                yield client
-                return
-        wait_until(
-            lambda: {pid: open_descriptors(pid) for pid in others} == others,
-            "the client that another worker served is gone",
-        )
