@@ -5,8 +5,11 @@ from typing import Any
 from sbus.limits import OPERATION_CPU_SECONDS_MAX
 from tests.support.admin import administer
 from tests.support.bus import Bus
+from tests.support.cpu_time import cpu_seconds
 from tests.support.processes import (
+    clients_on_each,
     several_clients,
+    worker_pids,
 )
 
 WORKERS = 2
@@ -47,3 +50,17 @@ def test_every_process_has_its_own(bus: Bus) -> None:
     assert times["front", "callback"]["seconds"] >= times["front", "hold"]["seconds"] > 0
     for it in times.values():
         assert it["cpu_seconds"] <= it["seconds"]
+
+
+def test_a_worker_reads_a_large_table_in_pieces(bus: Bus) -> None:
+    """None of its ticks has most of the work, which is 10,000 patterns of another worker."""
+    with clients_on_each(bus, WORKERS) as ((reader,), (publisher,)), administer(bus) as admin:
+        worker = worker_pids(bus)[1]
+        for number in range(10_000):
+            reader.sub(b"a/%d/*" % number)
+        reader.sync()
+        before = cpu_seconds(worker)
+        publisher.pub(b"a/9999/b", b"x")
+        assert reader.receive() == b"MSG a/9999/b\0x"
+        spent = cpu_seconds(worker) - before
+        assert longest_operations(admin)["1", "tick"]["cpu_seconds"] < spent / 2

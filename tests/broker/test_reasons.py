@@ -75,6 +75,15 @@ def test_a_bus_that_was_drained_says_so(bus: Bus) -> None:
         assert bus.process.wait(GONE_SECONDS_MAX) == 0
 
 
+def test_a_signal_ends_a_draining_bus_that_has_time_left(bus: Bus) -> None:
+    with clients_with_notices(bus, 4) as clients, administer(bus) as admin:
+        admin.ask("drain")
+        bus.process.send_signal(signal.SIGTERM)
+        for client in clients:
+            assert client.receive_until_closed() == [STOPPING]
+        assert bus.process.wait(GONE_SECONDS_MAX) == 0
+
+
 def test_the_front_says_it_for_workers_that_hang(bus: Bus) -> None:
     with clients_with_notices(bus, 4) as clients:
         for pid in worker_pids(bus).values():

@@ -132,6 +132,20 @@ async def test_an_asynchronous_client_goes_on_while_its_other_tasks_wait(
     assert received[5:] == [b"end"]
 
 
+@on_both_event_loops
+async def test_closing_ends_the_wait_for_a_bus(tmp_path: Path) -> None:
+    with anyio.fail_after(TIMEOUT_S):
+        with bus_at(tmp_path) as bus:
+            async with sbus.connect(bus.address, reconnect=True) as client:
+                kill(bus)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(anext, client, None)
+                    await anyio.wait_all_tasks_blocked()
+                    client.close()
+                with pytest.raises(sbus.Disconnected, match="this program has closed"):
+                    await client.receive()
+
+
 def test_a_wait_for_the_bus_takes_no_longer_than_the_timeout(tmp_path: Path) -> None:
     with bus_at(tmp_path) as bus:
         client = reporting(bus)

@@ -5,8 +5,9 @@ another rule afterwards; so the rules here have other places each time.
 """
 
 import os
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,60 @@ def test_a_client_that_may_no_longer_connect_stays_until_it_leaves(
     ruled.apply_rules(OTHERS)
     with ruled.newcomer() as client:
         assert may_publish(client, b"a")
+
+
+def test_messages_in_a_backlog_are_still_sent(ruled: Ruled, clients: list[RawClient]) -> None:
+    slow, publisher = clients[0], clients[1]
+    slow.sub(b"a")
+    slow.whoami()
+    packets = [message(b"%d" % number, 100, b"a") for number in range(1_000)]
+    for packet in packets:
+        publisher.send(packet)
+    publisher.sync()
+    ruled.apply_rules(rule("deny subscribe", keys=["a"]))
+    publisher.pub(b"a", b"denied")
+    publisher.sync()
+    assert slow.sync() == packets
+
+
+def test_clients_that_connect_during_reloads_get_the_last_rules(ruled: Ruled) -> None:
+    """None falls between the old rules and the new ones."""
+    odd = (rule("deny publish", keys=["a"]),)
+    even = (OTHERS, rule("deny publish", keys=["b"]))
+    newcomers: list[RawClient] = []
+    stop = threading.Event()
+
+    def keep_coming() -> None:
+        while not stop.is_set() and len(newcomers) < 300:
+            newcomers.append(ruled.bus.connect())
+
+    with ExitStack() as stack:
+        tasks = [Task(keep_coming) for _ in range(2)]
+        try:
+            for number in range(21):
+                ruled.apply_rules(*(even if number % 2 else odd))
+        finally:
+            stop.set()
+            for task in tasks:
+                task.join()
+        for client in newcomers:
+            stack.enter_context(client)
+        assert len(newcomers) > 20
+        for client in newcomers:
+            client.control(b"!/notices/on")
+            assert not may_publish(client, b"a")
+            assert may_publish(client, b"b")
+
+
+def test_many_rules_are_transferred(ruled: Ruled, clients: list[RawClient]) -> None:
+    """More than fit in a packet between the processes."""
+    keys = [f"{'x' * 500}/{number}" for number in range(1_000)]
+    rules = [rule("deny publish", keys=[key]) for key in keys]
+    ruled.apply_rules(*rules)
+    for client in clients:
+        assert not may_publish(client, keys[0].encode())
+        assert not may_publish(client, keys[-1].encode())
+        assert may_publish(client, b"x")
 
 
 # -- holding others back ---------------------------------------------------------------------------

@@ -317,6 +317,22 @@ def test_a_changed_setting_takes_effect(reloading: Reloading, case: Case) -> Non
     assert case.find(reloading.bus) == case.found_after
 
 
+def test_limits_of_single_users_come_and_go(reloading: Reloading) -> None:
+    reloading.reload()
+    reloading.rest()
+    assert subscriptions_accepted(reloading.bus) == 10
+    reloading.rest()
+    of_own: dict[str, Any] = {f"users.{OWN}": {"subscriptions_max": 4}}
+    assert reloading.reload(**of_own) == [f"users.{OWN}.subscriptions_max"]
+    assert subscriptions_accepted(reloading.bus) == 2
+    reloading.rest()
+    assert reloading.reload() == [f"users.{OWN}.subscriptions_max"]
+    assert subscriptions_accepted(reloading.bus) == 10
+
+
+OWN = str(os.getuid())
+
+
 def test_some_of_very_many_changes_are_named_and_the_others_counted(reloading: Reloading) -> None:
     names = [f"{uid}" for uid in range(100_000, 101_000)]
     fields = "".join(f"{name} = 5\n" for name in UserLimits.__struct_fields__)

@@ -4,6 +4,7 @@ import os
 import signal
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,64 @@ from tests.support.processes import (
     worker_pids,
 )
 from tests.support.threads import wait_until
+
+NOTHING_DISCARDED = {"soft": 0, "hard": 0, "quota": 0, "unheld": 0, "fan-out": 0, "age": 0}
+
+
+def assert_balanced(traffic: dict[str, Any]) -> None:
+    """The ledger, in messages and in bytes."""
+    assert traffic["accepted"] == sum(
+        (
+            *(traffic[it] for it in ("delivered", "replaced", "undelivered", "backlog")),
+            *traffic["discarded"].values(),
+        )
+    )
+    assert traffic["accepted_bytes"] == sum(
+        traffic[f"{what}_bytes"]
+        for what in ("delivered", "discarded", "replaced", "undelivered", "backlog")
+    )
+
+
+@pytest.mark.parametrize(
+    ("choice", "limits", "reason"),
+    [
+        (b"blocking/soft/queue", {"backlog_messages_max": 3}, "hard"),
+        (b"blocking/soft/queue", {"user_backlog_bytes_max": 0}, "quota"),
+    ],
+)
+def test_discarded_messages_are_counted_by_reason(
+    tmp_path: Path, choice: bytes, limits: dict[str, float], reason: str
+) -> None:
+    filler, more = filling(), [message(b"%d" % number, 500) for number in range(10)]
+    kept = 3 if reason == "hard" else 0
+    with (
+        running_bus(tmp_path, *limit_options(**limits)) as bus,
+        several_clients(bus, 2) as (slow, publisher),
+        administer(bus) as admin,
+    ):
+        slow.control(choice)
+        slow.sub(b"k")
+        slow.sync()
+        for packet in [*filler, *more]:
+            publisher.send(packet)
+        publisher.sync()
+        sent = len(filler) + len(more)
+        traffic = wait_for_traffic(admin, lambda now: now["accepted"] == sent)
+        assert traffic["discarded"] == {**NOTHING_DISCARDED, reason: len(more) - kept}
+        assert traffic["discarded_bytes"] == 500 * (len(more) - kept)
+        assert (traffic["backlog"], traffic["backlog_bytes"]) == (kept, 500 * kept)
+        assert traffic["delivered"] == len(filler)
+        assert_balanced(traffic)
+        user = admin.ask("users", after=os.getuid() - 1)["users"][0]
+        assert user["discarded"] == len(more) - kept
+        activity = admin.ask("clients")["clients"][0]["activity"]
+        assert activity["discarded"] == len(more) - kept
+        assert activity["delivered_bytes"] == sum(map(len, filler))
+        # A client that leaves takes its backlog along.
+        slow.close()
+        traffic = wait_for_traffic(admin, lambda now: now["undelivered"] == kept)
+        assert traffic["backlog"] == traffic["backlog_bytes"] == 0
+        assert_balanced(traffic)
 
 
 def test_what_clients_do_not_read_is_counted(tmp_path: Path) -> None:

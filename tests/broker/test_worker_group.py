@@ -167,6 +167,29 @@ def small_bus(tmp_path: Path) -> Iterator[Bus]:
 
 
 @pytest.mark.parametrize(
+    ("names", "error", "text"),
+    [
+        (["g.*"], sbus.PacketRefused, "not-allowed"),
+        ([f"g.{digit:x}*" for digit in range(16)], sbus.GroupRefused, "cannot see"),
+    ],
+)
+def test_members_that_rules_hide_from_each_other_are_refused(
+    tmp_path: Path, names: list[str], error: type[sbus.BusError], text: str
+) -> None:
+    """A rule for all names is one for the subscription; other rules hide what comes."""
+    keys = [f"!/presence/*/{name}" for name in names]
+    configuration = tmp_path / "sbus.toml"
+    configuration.write_text(f'[[rules]]\ndeny = ["subscribe"]\nkeys = {keys}\n')
+    with (
+        running_bus(tmp_path, "--config", str(configuration)) as bus,
+        sbus.blocking.connect(bus.address, sender=True) as client,
+    ):
+        refused = pytest.raises(error, match=text)
+        with refused, client.worker_group("g", "jobs", timeout_seconds=TIMEOUT_S):
+            pass
+
+
+@pytest.mark.parametrize(
     ("has_senders", "error", "text"),
     [(False, sbus.ConfigurationError, "sender=True"), (True, sbus.GroupRefused, "echo/off")],
     ids=["senders", "echo"],
@@ -180,17 +203,3 @@ def test_a_client_without_senders_or_echo_is_no_member(
         with refused, client.worker_group("g", "jobs", timeout_seconds=TIMEOUT_S):
             pass
         assert client.members(timeout_seconds=TIMEOUT_S) == []
-
-
-def test_members_that_rules_hide_from_each_other_are_refused(tmp_path: Path) -> None:
-    """A rule for all names would be one for the subscription; these hide what comes."""
-    keys = [f"!/presence/*/g.{digit:x}*" for digit in range(16)]
-    configuration = tmp_path / "sbus.toml"
-    configuration.write_text(f'[[rules]]\ndeny = ["subscribe"]\nkeys = {keys}\n')
-    with (
-        running_bus(tmp_path, "--config", str(configuration)) as bus,
-        sbus.blocking.connect(bus.address, sender=True) as client,
-    ):
-        refused = pytest.raises(sbus.GroupRefused, match="cannot see")
-        with refused, client.worker_group("g", "jobs", timeout_seconds=TIMEOUT_S):
-            pass

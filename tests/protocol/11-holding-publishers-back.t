@@ -375,6 +375,19 @@ C< CMSG !/sync\0behind
 A< MSG a\01{x*29}
 A< MSG a\02{x*29}
 
+== where as many clients hold publishers as may, block acts as discard
+run: workers=1
+bus: blocking_clients_max=2
+AB> CMSG !/notices/on
+A> CMSG blocking/soft/block
+B> CMSG blocking/soft/block
+B< CMSG !/error\0too-many-blocking {text}
+B> SUB k
+B| full
+C> MSG k\01
+C> MSG k\02
+B< CMSG !/lost\02
+
 == where nobody may be held back, block acts as discard
 run: workers=2
 bus: user_held_seconds_max=0

@@ -75,6 +75,26 @@ class TestClosing:
         bus.close()
         bus.close()
 
+    def test_ends_another_threads_wait_for_the_next_bus(
+        self, fake: FakeBus, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("sbus.client.reconnection.DELAY_SECONDS_MIN", 1_000.0)
+        monkeypatch.setattr("sbus.client.reconnection.DELAY_SECONDS_MAX", 1_000.0)
+
+        def welcome() -> None:
+            fake.accept()
+            fake.answer(WHOAMI, ANSWER)
+
+        answering = Task(welcome)
+        bus = blocking.connect(fake.address, reconnect=True)
+        answering.join()
+        fake.hang_up()
+        waiting = Task(bus.receive)
+        wait_until(lambda: is_in_use(bus), "the other thread waits for a bus")
+        bus.close()
+        with pytest.raises(Disconnected, match="this program has closed"):
+            waiting.join(TIMEOUT_S)
+
 
 class TestTimeout:
     """Of a call whose own limits would be longer."""

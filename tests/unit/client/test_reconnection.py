@@ -31,6 +31,9 @@ REFUSAL = b"CMSG !/error\0not-allowed you may not subscribe to this"
 CLOSED = "the bus closed the connection"
 
 
+TOO_MANY = b"CMSG !/error\0too-many-connections your user has as many as it may"
+
+
 def connect(
     fake: FakeBus, losses: Losses = "report", dialect: str = "slash"
 ) -> Link[Message | Lost]:
@@ -380,6 +383,15 @@ class TestAnEnd:
             assert next_delay(steps) > 0, "it looks twice"
             with pytest.raises(Disconnected, match="of another type"):
                 next(steps)
+
+    def test_for_a_reason_that_may_pass(self, fake: FakeBus, link: Link[Message | Lost]) -> None:
+        lose(fake, link)
+        steps = connect_again(fake, link)
+        fake.send(TOO_MANY)
+        fake.hang_up()
+        assert next_delay(steps) > 0
+        assert link.is_lost
+        assert link.inbox.take(link.inbox.own) is None
 
 
 class TestPacketsThatDiedWithAWorker:

@@ -7,6 +7,7 @@ import pytest
 
 from sbus.client import blocking
 from sbus.errors import (
+    Disconnected,
     PacketRefused,
 )
 from sbus.protocol.packets import Message
@@ -107,6 +108,14 @@ def test_an_answer_may_come_before_the_receipt(fake: FakeBus, bus: Bus) -> None:
     future, receipt, answer = begin_second(fake, bus)
     fake.send(answer + b"b", b"CMSG !/receipt\0%b\x001 0 0" % receipt)
     assert future.result(TIMEOUT_S) == b"b"
+
+
+def test_the_end_of_the_bus_ends_the_wait(fake: FakeBus, bus: Bus) -> None:
+    future = begin(bus, b"1")
+    first_sent(fake)
+    fake.hang_up()
+    with pytest.raises(Disconnected):
+        future.result(TIMEOUT_S)
 
 
 def test_a_key_that_no_bus_takes_is_the_callers_mistake(fake: FakeBus, bus: Bus) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sbus.broker.config.access_policy import RULE_KEYS_MAX, RULES_MAX, AccessRule, Permission
 from sbus.broker.config.file import ConfigFile, parse_config, read_config
 from sbus.broker.config.resolution import Resolved, resolve
+from sbus.broker.config.settings import BusSettings
 from sbus.errors import ConfigurationError
 from sbus.limits import Limits
 from sbus.protocol.keys import SLASH
@@ -61,6 +62,10 @@ def understand(data: bytes) -> tuple[ConfigFile, Resolved]:
     return file, resolve(file, SLASH, msgspec.structs.replace(Limits(), **file.limits))
 
 
+def bus_limits(file: ConfigFile) -> Limits:
+    return msgspec.structs.replace(Limits(), **file.limits)
+
+
 def test_a_file_with_every_table() -> None:
     file, resolved = understand(EXAMPLE)
     assert file.bus == {
@@ -100,6 +105,18 @@ def test_empty_file_changes_nothing() -> None:
     file, resolved = understand(b"# nothing yet")
     assert file == ConfigFile()
     assert resolved == Resolved()
+
+
+def test_limits_of_a_user_override_those_of_the_bus() -> None:
+    file, resolved = understand(EXAMPLE)
+    limits = bus_limits(file)
+    assert (limits.backlog_bytes_max, limits.stop_seconds_max) == (1000, 3)
+    settings = BusSettings(workers=1, limits=limits, user_limits=resolved.user_limits)
+    assert settings.limits_of(0).connections_max == 20
+    assert settings.limits_of(0).backlog_bytes_max == Limits().user_backlog_bytes_max
+    assert settings.limits_of(1001).connections_max == 7
+    assert settings.limits_of(1001).held_seconds_max == 0.5
+    assert settings.limits_of(1002) == limits.user
 
 
 # -- mistakes --------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Rate-limited log entries: a bounded number, none of which hides how many were left out."""
 
 import os
+from collections.abc import Iterator
 
 import pytest
 
@@ -8,6 +9,7 @@ from sbus.broker.events import rate_limit
 from sbus.broker.events.rate_limit import LogRateLimiter, limit_reached
 from sbus.limits import Limits
 from sbus.protocol.events import AcceptingPaused
+from sbus.shared.account_book import AccountBook
 from sbus.shared.accounts import (
     BACKLOG_BYTES,
     CONNECTION_RATE,
@@ -17,10 +19,13 @@ from sbus.shared.accounts import (
     PUBLISH_RATE,
     SUBSCRIPTION_BYTES,
     SUBSCRIPTIONS,
+    Accounts,
 )
+from sbus.shared.shared_memory import SharedMemory
 from sbus.unix.credentials import Credentials
 from sbus.unix.peer_process import program_name
 from tests.support.events import logging_to
+from tests.unit.shared.memories import open_memory
 
 
 class Log:
@@ -94,6 +99,13 @@ def test_the_log_has_room_for_a_user_again_one_interval_after_the_oldest_entry(
     assert log.texts()[2:] == ["3 (and 1 more like it)"]
 
 
+@pytest.fixture
+def memory() -> Iterator[SharedMemory]:
+    with open_memory(2, LIMITS) as opened:
+        opened.lock.open()
+        yield opened
+
+
 # -- users that reached a limit --------------------------------------------------------------------
 OWN = Credentials(gid=1, uid=1000, pid=os.getpid())
 LIMITS = Limits()
@@ -121,3 +133,31 @@ def test_a_line_names_the_user_the_process_and_the_limit_to_change(limit: int) -
     assert f"pid {OWN.pid} ({program_name(OWN.pid).decode()})" in line
     assert ALL[limit] in line
     assert hasattr(LIMITS, ALL[limit])
+
+
+def test_two_workers_report_the_same_limit_of_a_user_once(
+    memory: SharedMemory, lines: list[str]
+) -> None:
+    book = AccountBook(memory.accounts, 2, LIMITS)
+    for uid in (1000, 1001):
+        account = book.of(uid, LIMITS.user, 0)
+        assert account is not None
+        for worker in (0, 1, 0):
+            own = Accounts(memory.accounts, 2, LIMITS, worker)[account.place]
+            for limit in (PUBLISH_RATE, BACKLOG_BYTES):
+                rate_limiter = LogRateLimiter(60.0, logging_to(lines), memory.lock)
+                rate_limiter.log_limit_reached(limit, own, Credentials(gid=1, uid=uid, pid=1))
+    assert len(lines) == 4
+    assert sum("uid 1000 " in line for line in lines) == 2
+
+
+def test_it_is_reported_again_when_the_interval_is_over(
+    memory: SharedMemory, lines: list[str]
+) -> None:
+    account = AccountBook(memory.accounts, 2, LIMITS).of(1000, LIMITS.user, 0)
+    assert account is not None
+    for _ in range(3):
+        LogRateLimiter(0.0, logging_to(lines), memory.lock).log_limit_reached(
+            HELD_TIME, account, OWN
+        )
+    assert len(lines) == 3

@@ -3,6 +3,7 @@
 import errno
 import os
 import select
+import signal
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -158,6 +159,22 @@ async def test_a_stuck_closer_is_replaced_while_the_kernel_has_no_room(
             links[0].errors += [errno.ENOBUFS] * 1_000_000
             await end_of(scene.leave_pipe(OTHER))
             assert f"uid {USER} left takes too long, for process {scene.pids[0]}" in scene.lines[0]
+
+
+async def test_a_dead_closer_is_replaced() -> None:
+    async with running_closer() as scene:
+        ours, client = scene.kept()
+        await end_of(scene.leave_pipe(USER))
+        pidfd = os.pidfd_open(scene.pids[0])
+        os.kill(scene.pids[0], signal.SIGKILL)
+        await trio.lowlevel.wait_readable(pidfd)
+        os.close(pidfd)
+        with client:
+            await end_of(scene.leave_pipe(USER))
+            scene.closer.close(ours, USER)
+            await trio.lowlevel.wait_readable(client)
+            assert client.recv(1) == b""
+        assert len(scene.pids) == 2
 
 
 async def test_all_that_is_left_is_closed_at_the_end() -> None:

@@ -17,6 +17,7 @@ IDLE: tuple[float, dict[int, int]] = (0.0, {})
 BUSY = [(0.9, {ANN: 9}), (0.8, {ANN: 1}), IDLE]
 CROWDED = [(0.9, {ANN: 1, BOB: 1}), (0.6, {ANN: 5, BOB: 1}), (0.7, {BOB: 1})]
 EVERYWHERE = [(0.9, {ANN: 5}), (0.8, {ANN: 5}), (0.1, {BOB: 1})]
+SPREAD = {"placement": "spread"}
 CASES: list[tuple[str, int, Workers, dict[str, Any], int]] = [
     ("all share a worker of an empty bus", ANN, [(0.4, {}), IDLE, IDLE], {}, 0),
     ("all share a worker of an idle bus", ANN, [(0.4, {ANN: 900}), IDLE, IDLE], {}, 0),
@@ -36,6 +37,8 @@ CASES: list[tuple[str, int, Workers, dict[str, Any], int]] = [
     ("who is alone may use all", ANN, [(0.9, {ANN: 5}), (0.8, {ANN: 5}), IDLE], {}, 2),
     ("of one worker nothing is left", BOB, [(0.9, {ANN: 5})], {}, 0),
     ("another one is available", ANN, [(0.0, {ANN: 1}), IDLE, IDLE], {"available": (1, 2)}, 1),
+    ("spread: fewer of the user", ANN, [(0.0, {ANN: 2}), (0.9, {BOB: 1})], SPREAD, 1),
+    ("spread: as many of all", ANN, [(0.0, {ANN: 1}), (0.0, {BOB: 1})], SPREAD, 0),
     ("the other's is available", ANN, [(0.9, {ANN: 1}), (0.0, {BOB: 1})], {"available": (1,)}, 1),
 ]
 """A user, the workers, and the one that is chosen for a new client."""
@@ -51,7 +54,8 @@ def test_a_worker_is_chosen(
 ) -> None:
     loads = [WorkerLoad(number, *worker) for number, worker in enumerate(workers)]
     limits = Limits(worker_busy_percent_max=50)
-    settings = BusSettings(workers=len(workers), placement="load", limits=limits)
+    how = options.get("placement", "load")
+    settings = BusSettings(workers=len(workers), placement=how, limits=limits)
     placement = Placement(settings, lambda: loads, options.get("processors", 64))
     available = options.get("available", range(len(workers)))
     assert placement.choose(uid, available) == expected

@@ -93,6 +93,17 @@ async def test_what_changed_is_in_force(scene: Scene) -> None:
     assert await scene.reloader.reload() == ReloadResult([], [])
 
 
+async def test_what_was_changed_by_hand_is_as_configured_again(scene: Scene) -> None:
+    scene.user_limits.change(1000, {"connections_max": 7, "subscriptions_max": 10_000})
+    usual = AFTER.settings.limits.user
+    scene.user_limits.change(1000, {"messages_per_second_max": usual.messages_per_second_max})
+    result = await scene.reloader.reload()
+    changed = ["users.1000.connections_max", "users.1000.subscriptions_max"]
+    assert result.applied == [*APPLIED.applied, *changed]
+    assert scene.user_limits.limits_of(1000) == usual
+    assert (await scene.reloader.reload()).applied == []
+
+
 async def test_a_worker_that_does_not_apply_it_is_named(scene: Scene) -> None:
     scene.supervisor.behind = [1]
     assert (await scene.reloader.reload()).unanswered == [1]

@@ -400,6 +400,20 @@ def test_a_worker_that_quiesces_reads_no_more_and_says_so_once(bus: OneProcessBu
     assert bus.quiesced == [0]
 
 
+def test_a_worker_that_stops_delivers_what_the_log_has_and_ends(bus: OneProcessBus) -> None:
+    reader, writer = subscriber(bus, 0), publisher(bus, 1)
+    sent = put_in_log(bus, writer, 1_000)
+    bus.tell(0, Stop())
+    got: list[bytes] = []
+    for _ in range(TICKS_TO_REST_MAX):
+        if bus.stepped[0].has_ended:
+            break
+        bus.stepped[0].tick()
+        got += reader.read()
+    assert bus.stepped[0].has_ended
+    assert got == sent
+
+
 def test_a_worker_that_stops_waits_for_a_client_that_does_not_read_until_its_time_is_up(
     bus: OneProcessBus, advance: Advance
 ) -> None:

@@ -2,14 +2,19 @@
 
 from typing import cast
 
+from sbus.broker.config.access_policy import AccessProfile
+from sbus.broker.delivery.backpressure import ANYBODY, BackpressureRule
 from sbus.broker.delivery.outbox import Outbox
 from sbus.broker.delivery.secret_recipient import SecretRecipient
 from sbus.broker.worker.router import Router
 from sbus.limits import Limits
 from sbus.protocol.keys import SLASH
-from sbus.shared.subscription_table import SUBSCRIBED, UNSUBSCRIBED, Record
+from sbus.shared.subscription_table import RULE_ADDED, SUBSCRIBED, UNSUBSCRIBED, Record
+from sbus.unix.credentials import Credentials
 
 OWN = 1
+NOT_A_B = 0b101
+"""Rules that keep one key from a client."""
 
 
 class SomeOutbox:
@@ -45,8 +50,20 @@ def test_interest_whose_edge_a_compaction_took_is_learned_and_ends_with_its_edge
     assert router.look_up(b"a").mask == 0
 
 
-NOT_A_B = 0b101
-"""Rules that keep one key from a client."""
+def restricting_router() -> Router:
+    return Router(OWN, SLASH, Limits(), lambda rules, key: rules != NOT_A_B or key != b"a/b")
+
+
+def test_nobody_waits_for_a_client_that_may_not_receive_the_message() -> None:
+    router = restricting_router()
+    own = Credentials(gid=1, uid=2, pid=3)
+    profile = AccessProfile(publish=0, subscribe=NOT_A_B, may_block_others=True)
+    rule = BackpressureRule(77, 5, 6, own, profile)
+    router.apply(Record(RULE_ADDED, True, 3, 77, rule.pack() + b"a/"))
+    assert not router.look_up(b"a/b").backpressure_rules
+    ((whose, (found,)),) = router.look_up(b"a/c").backpressure_rules.items()
+    assert (found.client, found.place, found.account_place) == (77, 5, 6)
+    assert whose == ANYBODY
 
 
 def test_a_client_that_left_leaves_nothing_behind() -> None:

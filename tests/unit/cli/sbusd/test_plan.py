@@ -29,6 +29,14 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+def test_without_a_file_there_are_the_defaults() -> None:
+    plan = CommandLine({}, (), None).plan()
+    settings = plan.configuration(is_abstract=False).settings
+    assert (settings.dialect, settings.limits, settings.log) == ("slash", Limits(), "auto")
+    with pytest.raises(ConfigurationError, match="started without a file"):
+        plan.read_again()
+
+
 def test_the_command_line_wins_over_the_file(file: Path) -> None:
     plan = CommandLine({"workers": 2}, ("packet_bytes_max=300",), str(file)).plan()
     assert plan.addresses.bus == PathAddress(str(file.parent / "bus"))
