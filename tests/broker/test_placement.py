@@ -1,4 +1,4 @@
-"""Where new clients are served: on one worker of an idle bus, or spread over all of them."""
+"""Clients that came to one worker of an idle bus are spread when all of them publish."""
 
 import itertools
 import os

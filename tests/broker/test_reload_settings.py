@@ -290,9 +290,15 @@ BUS_CASES = [
 ]
 ELSEWHERE = {
     # Seen here, but not by a case.
-    *("users", "group", "others", "exit_when_empty", "stop_seconds_max"),
+    *("users", "group", "others", "exit_when_empty"),
     # Seen in the worker, or in the front.
-    *("quantum_units", "route_cache_bytes_max", "rule_cache_bytes_max", "worker_busy_percent_max"),
+    *(
+        "stop_seconds_max",
+        "quantum_units",
+        "route_cache_bytes_max",
+        "rule_cache_bytes_max",
+        "worker_busy_percent_max",
+    ),
     *("fan_out_us_max", "drain_packets_max", "handoff_clients_max", "client_moves_per_second_max"),
 }
 

@@ -163,7 +163,7 @@ def clients_with_notices(bus: Bus, count: int) -> Iterator[list[RawClient]]:
 def clients_on_each(bus: Bus, workers: int, each: int = 1) -> Iterator[list[list[RawClient]]]:
     """`each` clients on every worker, [worker][number], of a bus without other clients.
 
-    Relies on what `test_placement` shows.
+    Relies on the order of new clients that the units of `Placement` assert.
     """
     with several_clients(bus, workers * each) as clients:
         yield [clients[worker::workers] for worker in range(workers)]

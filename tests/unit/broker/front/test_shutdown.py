@@ -17,8 +17,8 @@ from tests.unit.shared.memories import open_account, spare_slots
 class Scene:
     """A bus with one client."""
 
-    def __init__(self, nursery: trio.Nursery, *, exit_when_empty: bool = False) -> None:
-        settings = BusSettings(workers=1, exit_when_empty=exit_when_empty)
+    def __init__(self, nursery: trio.Nursery) -> None:
+        settings = BusSettings(workers=1)
         self.registry = ClientRegistry(1, spare_slots())
         self.lines: list[str] = []
         self.shutdown = Shutdown(self.registry, settings, logging_to(self.lines), Notifier())
