@@ -146,6 +146,7 @@ def arrive(crowd: Crowd, event: str, one: Expected, acts: list[tuple[int, str, i
         opened.bus.stopped.add(worker)
     elif event not in ("leave", "die without"):
         opened.happen(event, one.client)
+        assert event != "move" or one.client.worker != worker, "nothing waits: it is moved"
         assert crowd.watcher.read_all() == [], "nobody has come or gone"
     elif len(crowd.all) > 2:
         crowd.all.remove(one)

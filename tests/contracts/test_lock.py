@@ -35,6 +35,7 @@ def start(memory: SharedMemory, act: Callable[[], None]) -> int:
     if child == 0:
         status = 1
         try:
+            signal.alarm(60)  # for a lock that is never free
             memory.lock.open()
             act()
             status = 0

@@ -143,7 +143,10 @@ def test_a_crowd_gets_what_one_client_gets(crowd: int, fan_out: int, size: int) 
         for client, key in talkers:
             client.send(*[b"MSG %b\0" % key + bytes(size)] * 130)
         counts = {b"crowd": 0, b"alone": 0}
+        ticks = 0
         while sum(counts.values()) < 100:
+            ticks += 1
+            assert ticks < 10_000, "nobody is served"
             opened.bus.stepped[0].tick()
             for packet in readers[0].read():
                 counts[packet[4 : packet.index(0)]] += 1

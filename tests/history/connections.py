@@ -18,12 +18,11 @@ def check_disconnected(history: History) -> Iterator[str]:
     unexplained_ends = []
     for one in history.connections.values():
         caused = _caused_codes(one)
-        if history.deaths:
-            caused |= {"packets-lost"}
+        told = caused | ({"packets-lost"} if history.deaths else set())
         if history.deaths >= _DEATHS_OF_CULPRITS:
-            caused |= {"kills-workers"}
+            told |= {"kills-workers"}
         for at, code in one.errors:
-            if code not in caused | _codes_of_events(history, one, at):
+            if code not in told | _codes_of_events(history, one, at):
                 yield f"client {one.number} was told {code} at {at}, without a reason"
         is_done = one.ended_at is None or (one.closed_at or one.ended_at + 1) < one.ended_at
         if not is_done and not _may_end(history, one, caused):
@@ -61,6 +60,9 @@ def _may_end(history: History, one: Connection, caused: set[str]) -> bool:
         return True
     assert one.ended_at is not None
     codes = {code for at, code in one.errors if at < one.ended_at}
+    may_be_culprit = "kills-workers" in codes or one.notices_at is None
+    if history.deaths >= _DEATHS_OF_CULPRITS and may_be_culprit:
+        return True
     if codes & _codes_of_events(history, one, one.ended_at):
         return True
     return any(

@@ -171,6 +171,8 @@ class Connection:
     def receive_control(self, at: int, packet: bytes) -> None:
         key, _, payload = packet.removeprefix(b"CMSG ").partition(b"\0")
         if packet.startswith(LOST):
+            if self.notices_at is None:
+                self.unexpected.append(packet)
             self.losses.append((at, None if payload == b"?" else int(payload)))
         elif key == b"!/error":
             self.errors.append((at, payload.partition(b" ")[0].decode()))

@@ -64,7 +64,7 @@ class Fiber:
         """Go on where the fiber has paused."""
         Fiber.current = self
         self._may_run.release()
-        self._has_stopped.acquire()
+        assert self._has_stopped.acquire(timeout=120), "a fiber does not stop"
         Fiber.current = None
         if self._error is not None:
             raise self._error

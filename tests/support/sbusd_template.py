@@ -38,6 +38,7 @@ def serve(link: socket.socket, main: Callable[[], object]) -> None:
             link.close()
             become(descriptors, **asked)
             main()
+            sys.exit()
         for descriptor in descriptors:
             os.close(descriptor)
         link.send(b"%d" % answer)
