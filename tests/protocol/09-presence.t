@@ -158,6 +158,23 @@ A< CMSG !/join\0{reply} {text}
 A> CMSG !/members\0*/*
 A< CMSG !/members\0end
 
+== a name has letters, digits and a few other characters
+with name=Z
+with name=0
+with name=.
+with name=_
+with name=:
+with name=@
+with name=+
+with name=-
+with name=Az09._:@+-
+A> SUB !/presence/*/{name}
+B> CMSG !/join\0{name}
+B< CMSG !/join\0{name}
+A< MSG !/presence/{B.uid}/{name}\0join {B.client} {B.gid} {B.pid}
+A> CMSG !/members\0*/{name}
+A< CMSG !/members\0end\n{B.uid} {name} {B.client} {B.gid} {B.pid}
+
 == the longest name and will are accepted
 A> SUB {}
 B> CMSG !/join\0{x*64}\0{k*2000}\0{p*2095}
