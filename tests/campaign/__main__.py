@@ -45,7 +45,7 @@ class Duration(click.ParamType[float]):
 @click.option(
     "--tree",
     "trees",
-    type=click.Path(path_type=Path),
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
     multiple=True,
     help="Run the bus of this checkout; with several, each upgrade goes to the next one.",
 )

@@ -25,8 +25,6 @@ import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from graphlib import CycleError, TopologicalSorter
-from itertools import pairwise
 from typing import NamedTuple
 
 from tests.history.connections import check_disconnected
@@ -34,6 +32,7 @@ from tests.history.history import Connection, History, Message
 from tests.history.losses import Due, check_admitted, check_missing, check_published
 from tests.history.names import PRESENCE
 from tests.history.presence import check_members, check_presence
+from tests.support.order import find_ring
 
 _DIED = re.compile(rb"worker \d+ \(pid \d+\) died: ")
 _SHOWN = 5
@@ -128,14 +127,8 @@ def check_cause(history: History) -> Iterator[str]:
 
 
 def _cycle(sequences: Iterable[Sequence[Hashable]]) -> Iterator[str]:
-    sorter: TopologicalSorter[Hashable] = TopologicalSorter()
-    for sequence in sequences:
-        for before, after in pairwise(sequence):
-            sorter.add(after, before)
-    try:
-        sorter.prepare()
-    except CycleError as error:
-        shown = [str(it) for it in error.args[1] if isinstance(it, Message)]
+    if ring := find_ring(sequences):
+        shown = [str(it) for it in ring if isinstance(it, Message)]
         yield f"no order agrees with all about {', '.join(shown[:8])}"
 
 

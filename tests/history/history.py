@@ -9,6 +9,7 @@ Positions are numbers of entries. An event is a word and its arguments:
     calm                    nothing is under way: a reply that has not come never comes
     move-begin, move-end    of a client, by the bus's number for it
     kick                    an administrator ends a connection
+    upgraded, full-disk     of the bus; no check asks for them
     fault TEXT              the bus failed to do something that it must always do
     places-known WHOSE      a simulation says which messages have a place: `all`, or the bus's `own`
     end                     everybody has read everything: connections that end later do not matter

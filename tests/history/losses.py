@@ -1,4 +1,4 @@
-"""What clients miss, and what they were told of it: see `checks`."""
+"""Messages that clients miss, and the losses that they were told of: see `checks`."""
 
 from bisect import bisect_right
 from collections import Counter, defaultdict

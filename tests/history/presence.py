@@ -1,4 +1,4 @@
-"""What a history says of presence: see `checks`."""
+"""Names, joins, leaves and wills in a history: see `checks`."""
 
 from collections.abc import Iterator
 
